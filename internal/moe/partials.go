@@ -1,0 +1,78 @@
+package moe
+
+import "fmt"
+
+// Partials is the answer to a batch: for each row a status and the gated sum over the picks that the
+// executor holds, as integers in units of 2^-E, where E is the exponent of the layer in the model's
+// arithmetic profile. Sums of several executors are added as integers, in any order.
+//
+// Invariants:
+//
+//  1. Sum holds Rows x Hidden values, Status one a row (Reset).
+//  2. The values of a row whose status is not OK are zero (Fault).
+type Partials struct {
+	Rows, Hidden int
+	Sum          []int64  // Rows x Hidden
+	Status       []Status // one a row
+}
+
+// NewPartials returns partials with room for rows rows of hidden values.
+func NewPartials(rows, hidden int) (*Partials, error) {
+	if rows < 1 || rows > MaxRows || hidden < 1 || hidden > MaxHidden {
+		return nil, fmt.Errorf("%w: partials of %d rows of %d, want up to %d of %d", ErrInvalid, rows, hidden, MaxRows, MaxHidden)
+	}
+	p := &Partials{}
+	var c carver
+	for range 2 {
+		p.Sum = carve[int64](&c, rows*hidden)
+		p.Status = carve[Status](&c, rows)
+		c.allocate()
+	}
+	p.Reset(0, hidden)
+	return p, nil
+}
+
+// Reset makes p the sum of nothing: rows rows of zeros with status OK. It allocates only when p has
+// less room than asked for.
+func (p *Partials) Reset(rows, hidden int) {
+	p.Rows, p.Hidden = rows, hidden
+	if cap(p.Sum) < rows*hidden || cap(p.Status) < rows {
+		var c carver
+		for range 2 {
+			p.Sum = carve[int64](&c, rows*hidden)
+			p.Status = carve[Status](&c, rows)
+			c.allocate()
+		}
+		return // fresh memory is zero
+	}
+	p.Sum, p.Status = p.Sum[:rows*hidden], p.Status[:rows]
+	clear(p.Sum)
+	clear(p.Status)
+}
+
+// Row returns a view of the values of row r.
+func (p *Partials) Row(r int) []int64 {
+	return p.Sum[r*p.Hidden : (r+1)*p.Hidden : (r+1)*p.Hidden]
+}
+
+// Fault gives row r status s if that is worse than what it has, and zeroes its values.
+func (p *Partials) Fault(r int, s Status) {
+	if s == OK {
+		return
+	}
+	p.Status[r] = max(p.Status[r], s)
+	clear(p.Row(r))
+}
+
+// AddRow adds row i of o to row r: integers, so the order in which parts arrive does not matter. A fault
+// on either side faults the row.
+func (p *Partials) AddRow(r int, o *Partials, i int) {
+	if s := max(p.Status[r], o.Status[i]); s != OK {
+		p.Fault(r, s)
+		return
+	}
+	dst, src := p.Row(r), o.Row(i)
+	for k, v := range src[:len(dst)] {
+		dst[k] += v
+	}
+}
