@@ -4,7 +4,12 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"unsafe"
 )
+
+// le reads and writes words; values and words are little-endian alike, so the order of bytes in memory
+// does not matter.
+var le = binary.LittleEndian
 
 // BlockK is the integer view of one block of a K-quant. Value i of the block is
 //
@@ -53,8 +58,8 @@ func DecodeK(b *BlockK, f Format, src []byte) {
 // in 12 bytes. The first four of each are the low 6 bits of bytes 0-3 and 4-7; the last four have their
 // low 4 bits in bytes 8-11 and their upper 2 in the upper bits of the first four.
 func decodeScales(b *BlockK, head []byte) {
-	b.D = F16ToF32(binary.LittleEndian.Uint16(head))
-	b.DMin = F16ToF32(binary.LittleEndian.Uint16(head[2:]))
+	b.D = F16ToF32(le.Uint16(head))
+	b.DMin = F16ToF32(le.Uint16(head[2:]))
 	p := head[4:16]
 	for j := range 4 {
 		low, high := j, j+4
@@ -68,26 +73,33 @@ func setScale(b *BlockK, j int, scale, minimum uint8) {
 	b.Min[j] = minimum
 }
 
+// Eight values are decoded at a time, as the bytes of a word.
+const (
+	ones    = 0x0101010101010101
+	nibbles = 15 * ones
+	crumbs  = 3 * ones
+)
+
 // decodeNibbles spreads four runs of 32 bytes: the low nibbles of a run are 32 values, the high nibbles
 // the next 32.
 func decodeNibbles(q *[256]int8, src []byte) {
-	for c := 0; c < 4; c++ {
-		in := (*[32]byte)(src[32*c:])
-		out := (*[64]int8)(q[64*c:])
-		for i, v := range in {
-			out[i] = int8(v & 15)
-			out[i+32] = int8(v >> 4)
-		}
+	out := octets(q)
+	for i := 0; i < 128; i += 8 {
+		v := le.Uint64(src[i:])
+		at := i + i&^31
+		le.PutUint64(out[at:], v&nibbles)
+		le.PutUint64(out[at+32:], v>>4&nibbles)
 	}
 }
 
 // addFifthBits adds 16 to the values whose fifth bit is set: bit j of byte i belongs to value 32*j + i.
 func addFifthBits(q *[256]int8, src []byte) {
-	in := (*[32]byte)(src)
-	for j := 0; j < 8; j++ {
-		out := (*[32]int8)(q[32*j:])
-		for i, v := range in {
-			out[i] += int8(v >> j & 1 << 4)
+	out := octets(q)
+	for i := 0; i < 32; i += 8 {
+		v := le.Uint64(src[i:])
+		for j := 0; j < 8; j++ {
+			at := out[32*j+i:]
+			le.PutUint64(at, le.Uint64(at)|v>>j&ones<<4)
 		}
 	}
 }
@@ -96,33 +108,41 @@ func addFifthBits(q *[256]int8, src []byte) {
 // nibble in byte 32*(j&1) + i of that half's nibbles, the low one for j < 2, and its upper two bits in
 // byte i of the bit pairs, pair j.
 func decodeQ6(b *BlockK, src []byte) {
+	q := octets(&b.Q)
 	for half := 0; half < 2; half++ {
-		low := (*[64]byte)(src[64*half:])
-		high := (*[32]byte)(src[128+32*half:])
-		out := (*[128]int8)(b.Q[128*half:])
-		for i, h := range high {
-			l0, l1 := low[i], low[i+32]
-			out[i] = int8(l0&15|h&3<<4) - 32
-			out[i+32] = int8(l1&15|h>>2&3<<4) - 32
-			out[i+64] = int8(l0>>4|h>>4&3<<4) - 32
-			out[i+96] = int8(l1>>4|h>>6<<4) - 32
+		low, high, out := src[64*half:], src[128+32*half:], q[128*half:]
+		for i := 0; i < 32; i += 8 {
+			l0, l1, h := le.Uint64(low[i:]), le.Uint64(low[i+32:]), le.Uint64(high[i:])
+			le.PutUint64(out[i:], minus32(l0&nibbles|h&crumbs<<4))
+			le.PutUint64(out[i+32:], minus32(l1&nibbles|h>>2&crumbs<<4))
+			le.PutUint64(out[i+64:], minus32(l0>>4&nibbles|h>>4&crumbs<<4))
+			le.PutUint64(out[i+96:], minus32(l1>>4&nibbles|h>>6&crumbs<<4))
 		}
 	}
 	for j := range b.Scale {
 		b.Scale[j] = int8(src[192+j])
 	}
 	b.Min = [8]uint8{}
-	b.D, b.DMin = F16ToF32(binary.LittleEndian.Uint16(src[208:])), 0
+	b.D, b.DMin = F16ToF32(le.Uint16(src[208:])), 0
 }
+
+// minus32 takes 32 off each byte of v, which are 0 to 63: turning bit 5 round leaves the result in 6
+// bits, and the sign is copied up.
+func minus32(v uint64) uint64 {
+	v ^= 0x20 * ones
+	sign := v & (0x20 * ones)
+	return v | sign<<1 | sign<<2
+}
+
+// octets views values as bytes.
+func octets(q *[256]int8) *[256]byte { return (*[256]byte)(unsafe.Pointer(q)) }
 
 // Decode32 fills b from the block of format f at the beginning of src.
 func Decode32(b *Block32, f Format, src []byte) {
 	switch f {
 	case Q8_0:
-		b.D = F16ToF32(binary.LittleEndian.Uint16(src))
-		for i, v := range src[2:34:34] {
-			b.Q[i] = int8(v)
-		}
+		b.D = F16ToF32(le.Uint16(src))
+		copy((*[32]byte)(unsafe.Pointer(&b.Q))[:], src[2:34])
 	case MXFP4:
 		b.D = halfScale(src[0])
 		if b.D == 0 {

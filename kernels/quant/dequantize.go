@@ -1,7 +1,6 @@
 package quant
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
 )
@@ -19,15 +18,19 @@ func Dequantize(dst []float32, f Format, src []byte) {
 	switch {
 	case f == F32:
 		for i := range dst {
-			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
+			dst[i] = math.Float32frombits(le.Uint32(src[4*i:]))
 		}
 	case f == F16:
 		for i := range dst {
-			dst[i] = F16ToF32(binary.LittleEndian.Uint16(src[2*i:]))
+			dst[i] = F16ToF32(le.Uint16(src[2*i:]))
 		}
 	case f == BF16:
 		for i := range dst {
-			dst[i] = BF16ToF32(binary.LittleEndian.Uint16(src[2*i:]))
+			dst[i] = BF16ToF32(le.Uint16(src[2*i:]))
+		}
+	case f == Q5_0:
+		for ; len(dst) > 0; dst, src = dst[32:], src[22:] {
+			dequantizeQ5((*[32]float32)(dst), (*[22]byte)(src))
 		}
 	case f.IsK():
 		_, bytes := f.Block()
@@ -60,5 +63,18 @@ func dequantizeK(dst *[256]float32, b *BlockK, f Format) {
 			}
 			out[i] = v
 		}
+	}
+}
+
+// dequantizeQ5 decodes a block of Q5_0: byte i of the nibbles holds values i and i+16, low half first,
+// and bit i of the fifth bits belongs to value i.
+func dequantizeQ5(dst *[32]float32, src *[22]byte) {
+	d := F16ToF32(le.Uint16(src[0:]))
+	fifth := le.Uint32(src[2:])
+	for i, b := range src[6:] {
+		lo := int32(b&15) | int32(fifth>>i&1)<<4
+		hi := int32(b>>4) | int32(fifth>>(i+16)&1)<<4
+		dst[i] = float32(d * float32(lo-16))
+		dst[i+16] = float32(d * float32(hi-16))
 	}
 }

@@ -4,24 +4,27 @@ import "math"
 
 // F16ToF32 returns the value of a binary16, exactly. A NaN keeps its payload.
 func F16ToF32(h uint16) float32 {
-	sign := uint32(h&0x8000) << 16
-	exp := uint32(h>>10) & 0x1f
-	frac := uint32(h & 0x3ff)
-	switch exp {
-	case 0: // zero and subnormals: frac * 2^-24 has an exact float32, built without a float product
-		if frac == 0 {
-			return math.Float32frombits(sign)
-		}
-		exp = 127 - 14
-		for frac&0x400 == 0 {
-			frac <<= 1
-			exp--
-		}
-		return math.Float32frombits(sign | exp<<23 | (frac&0x3ff)<<13)
-	case 0x1f:
+	if exp := h & 0x7c00; exp == 0 || exp == 0x7c00 {
+		return rareF16(h)
+	}
+	return math.Float32frombits(uint32(h&0x8000)<<16 | (uint32(h&0x7fff)<<13 + (127-15)<<23))
+}
+
+// rareF16 returns the value of a binary16 that is zero, subnormal, infinite or NaN, by integers alone.
+func rareF16(h uint16) float32 {
+	sign, frac := uint32(h&0x8000)<<16, uint32(h&0x3ff)
+	if h&0x7c00 != 0 {
 		return math.Float32frombits(sign | 0xff<<23 | frac<<13)
 	}
-	return math.Float32frombits(sign | (exp+127-15)<<23 | frac<<13)
+	if frac == 0 {
+		return math.Float32frombits(sign)
+	}
+	exp := uint32(127 - 14)
+	for frac&0x400 == 0 {
+		frac <<= 1
+		exp--
+	}
+	return math.Float32frombits(sign | exp<<23 | frac&0x3ff<<13)
 }
 
 // F32ToF16 returns the binary16 nearest to v, ties to even; beyond 65519 that is infinity. A NaN stays

@@ -8,6 +8,8 @@
 //	F32          1      4  binary32
 //	F16          1      2  binary16
 //	BF16         1      2  upper half of a binary32
+//	Q5_0        32     22  f16 d, 4 bytes of fifth bits, 16 bytes of
+//	                       nibbles                                         value = d*(q - 16)
 //	Q8_0        32     34  f16 d, 32 int8 q                                value = d*q
 //	MXFP4       32     17  byte e, 16 bytes of nibbles                     value = 2^(e-128)*q
 //	Q4_K       256    144  f16 d, f16 dmin, 12 bytes of 6-bit scales and
@@ -17,7 +19,8 @@
 //	Q6_K       256    210  128 bytes of low nibbles, 64 bytes of upper
 //	                       bit pairs, 16 int8 sc, f16 d                    value = d*sc*(q - 32)
 //
-// A 6-bit scale and minimum belong to 32 values, an int8 scale of Q6_K to 16.
+// A 6-bit scale and minimum belong to 32 values, an int8 scale of Q6_K to 16. Q5_0 stands in Q4_K_M
+// files where rows are no multiple of 256; Kvasir computes on it as floats.
 package quant
 
 import (
@@ -34,7 +37,8 @@ type Format uint32
 const (
 	F32   Format = 0
 	F16   Format = 1
-	Q8_0  Format = 8
+	Q5_0  Format = 6 //nolint:staticcheck // ggml's name; Q50 would read as fifty
+	Q8_0  Format = 8 //nolint:staticcheck // likewise
 	Q4K   Format = 12
 	Q5K   Format = 13
 	Q6K   Format = 14
@@ -72,7 +76,7 @@ func (f Format) String() string {
 
 // Supported returns the formats that Kvasir computes on, in the order of their numbers.
 func Supported() []Format {
-	return []Format{F32, F16, Q8_0, Q4K, Q5K, Q6K, BF16, MXFP4}
+	return []Format{F32, F16, Q5_0, Q8_0, Q4K, Q5K, Q6K, BF16, MXFP4}
 }
 
 // Supported reports whether Kvasir computes on f.
@@ -88,6 +92,8 @@ func (f Format) Block() (values, bytes int) {
 		return 1, 4
 	case F16, BF16:
 		return 1, 2
+	case Q5_0:
+		return 32, 22
 	case Q8_0:
 		return 32, 34
 	case MXFP4:
