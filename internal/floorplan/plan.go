@@ -83,7 +83,7 @@ var Kvasir = Plan{
 			Use: "move what needs it into a _test.go file, or into kernels/kerneltest"},
 		{Import: "unsafe", Tests: true,
 			// Slabs; calls of the system that golang.org/x/sys does not wrap; bytes of an embedded string.
-			Only: []string{"internal/moe", "kernels", "engine/gguf", "engine/tiny", "cmd/kvasir"},
+			Only: []string{"internal/moe", "kernels", "engine/gguf", "engine/tiny", "bench/wan", "cmd/kvasir"},
 			Use:  "do without, or list the package under this rule with the reason in a comment"},
 		{Import: "math/rand", Use: "use math/rand/v2 with a seed that the test prints"},
 		{Import: "math/cmplx", Use: "complex numbers are not part of the arithmetic"},

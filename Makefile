@@ -1,0 +1,57 @@
+# `make help` lists the targets. What CI does is in .ci/run, one step a target here.
+
+.DEFAULT_GOAL := help
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+check: ## gofmt, go vet and all tests: run this before every commit
+	@bash .ci/run format vet test
+
+test: ## all tests, as the README has it
+	go test ./...
+
+race: ## tests of the packages with goroutines, with the race detector
+	@bash .ci/run race
+
+lint: ## golangci-lint; the first run builds it, which takes minutes
+	@bash .ci/run lint
+
+vuln: ## govulncheck: known faults in what is called (needs the internet)
+	@bash .ci/run vuln
+
+cross: ## build for every system that is promised
+	@bash .ci/run cross
+
+golden: ## golden vectors and logits with GOAMD64=v1 and v3, and on arm64 under qemu
+	@bash .ci/run amd64 arm64
+
+arm64: ## golden vectors and logits on arm64 under qemu
+	@bash .ci/run arm64
+
+fuzz: ## every fuzz target, a few thousand inputs each
+	@bash .ci/run fuzz
+
+smoke: ## run the commands as a user would, right and wrong
+	@bash .ci/run smoke
+
+bench: ## all Go benchmarks, six times, for benchstat: make bench > new.txt
+	@go test -run '^$$' -bench . -benchmem -count 6 ./...
+
+benchstat: ## compare two such outputs: make benchstat OLD=old.txt NEW=new.txt
+	@go tool -modfile=internal/tools/go.mod benchstat $(OLD) $(NEW)
+
+update: ## write the golden vectors of kernels/ref anew, then look at the diff
+	go test ./kernels/ref -update
+
+tidy: ## go mod tidy, here and for the tools
+	go mod tidy
+	go -C internal/tools mod tidy
+
+clean: ## remove what make has built
+	rm -rf bin
+
+ci: ## everything that CI does
+	@bash .ci/run
+
+.PHONY: help check test race lint vuln cross golden arm64 fuzz smoke bench benchstat update tidy clean ci
