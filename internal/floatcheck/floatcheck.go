@@ -7,7 +7,7 @@
 //
 //  1. A float product stands directly inside a conversion to its own type, float32(x*y). So does a
 //     quotient: the compiler turns a division by a power of two, also one that it learns by inlining,
-//     into a product. Constant expressions are exact and free.
+//     into a product; only 1/x, the quotient of a constant, is free. So are constant expressions.
 //  2. x *= y and x /= y on floats have no place for the conversion and are refused; so are products and
 //     quotients of complex numbers, which are fused inside.
 //  3. Of package math only what is exact or correctly rounded everywhere is used; the policy lists it.
@@ -225,7 +225,11 @@ func (c *checker) checkFile(fset *token.FileSet, info *types.Info, f *ast.File) 
 			}
 		case *ast.BinaryExpr:
 			if n.Op == token.MUL || n.Op == token.QUO {
-				c.checkProduct(fset.Position(n.OpPos), info.Types[n], n, guarded[n])
+				// A quotient of a constant is never turned into a product: were the divisor constant
+				// too, all of it would be.
+				if n.Op == token.MUL || info.Types[n.X].Value == nil {
+					c.checkProduct(fset.Position(n.OpPos), info.Types[n], n, guarded[n])
+				}
 			}
 		case *ast.AssignStmt:
 			if n.Tok == token.MUL_ASSIGN || n.Tok == token.QUO_ASSIGN {

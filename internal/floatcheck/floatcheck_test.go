@@ -110,6 +110,7 @@ func TestCheckLeavesTheRestAlone(t *testing.T) {
 		{"guarded and negated", "func f(a, b float32) float32 { return -float32(a * b) }"},
 		{"guarded, then wider", "func f(a, b float32) float64 { return float64(float32(a * b)) }"},
 		{"guarded quotient", "func f(a, b float32) float32 { return float32(a/b) + 1 }"},
+		{"quotient of a constant", "func f(a, b float32) float32 { return 1/a + b }"},
 		{"guarded by a named type", "type scale float32\n\nfunc f(a, b scale) scale { return scale(a * b) }"},
 		{"guarded by the type below", "type scale float32\n\nfunc f(a, b scale) float32 { return float32(a * b) }"},
 		{"guarded by an alias", "type scale = float32\n\nfunc f(a, b float32) float32 { return scale(a * b) }"},
