@@ -37,8 +37,8 @@ type Format uint32
 const (
 	F32   Format = 0
 	F16   Format = 1
-	Q5_0  Format = 6 //nolint:staticcheck // ggml's name; Q50 would read as fifty
-	Q8_0  Format = 8 //nolint:staticcheck // likewise
+	Q5_0  Format = 6
+	Q8_0  Format = 8
 	Q4K   Format = 12
 	Q5K   Format = 13
 	Q6K   Format = 14

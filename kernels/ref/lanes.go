@@ -53,8 +53,26 @@ func DotF32(x, w []float32) float32 {
 	return s.sum()
 }
 
-// SumSquares returns the sum of x_i*x_i in lane order.
-func SumSquares(x []float32) float32 { return DotF32(x, x) }
+// SumSquares returns the sum of x_i*x_i in lane order, in binary64, where each square is exact. The
+// backbone's RMS norms are made of it; with binary32 sums they lie measurably farther from llama.cpp's
+// (docs/decisions/0002).
+func SumSquares(x []float32) float64 {
+	var s [32]float64
+	for ; len(x) >= len(s); x = x[len(s):] {
+		for l, v := range (*lanes)(x) {
+			s[l] += float64(float64(v) * float64(v))
+		}
+	}
+	for l, v := range x {
+		s[l] += float64(float64(v) * float64(v))
+	}
+	for step := len(s) / 2; step > 0; step /= 2 {
+		for l := range step {
+			s[l] += s[l+step]
+		}
+	}
+	return s[0]
+}
 
 // SumF32 returns the sum of x in lane order.
 func SumF32(x []float32) float32 {
