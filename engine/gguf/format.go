@@ -7,7 +7,6 @@ import "kvasir/kernels/quant"
 var otherBlocks = map[quant.Format]struct{ values, bytes int }{
 	2:  {32, 18},   // Q4_0
 	3:  {32, 20},   // Q4_1
-	6:  {32, 22},   // Q5_0
 	7:  {32, 24},   // Q5_1
 	9:  {32, 36},   // Q8_1
 	10: {256, 84},  // Q2_K

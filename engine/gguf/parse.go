@@ -170,14 +170,17 @@ func (f *File) layOut(data []byte, pos int) error {
 	data = data[start:]
 	for _, t := range f.Tensors {
 		if t.Offset%f.Alignment != 0 {
-			return fmt.Errorf("tensor %s: offset %d is not a multiple of the alignment, %d", quote(t.Name), t.Offset, f.Alignment)
+			return fmt.Errorf("tensor %s: offset %d is not a multiple of the alignment, %d",
+				quote(t.Name), t.Offset, f.Alignment)
 		}
 		if t.Offset > uint64(len(data)) {
-			return fmt.Errorf("tensor %s: offset %d, with %d bytes of data in the file", quote(t.Name), t.Offset, len(data))
+			return fmt.Errorf("tensor %s: offset %d, with %d bytes of data in the file",
+				quote(t.Name), t.Offset, len(data))
 		}
 		size, err := tensorBytes(t.Format, t.Dims)
 		if left := uint64(len(data)) - t.Offset; err == nil && size > left {
-			err = fmt.Errorf("%d bytes of %s%s at offset %d, with %d bytes left in the file", size, t.Format, t.Shape(), t.Offset, left)
+			err = fmt.Errorf("%d bytes of %s%s at offset %d, with %d bytes left in the file",
+				size, t.Format, t.Shape(), t.Offset, left)
 		}
 		if err != nil {
 			return fmt.Errorf("tensor %s: %w", quote(t.Name), err)
