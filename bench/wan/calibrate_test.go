@@ -1,0 +1,125 @@
+//go:build gate
+
+package wan
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestCalibrateRoundTrip asserts on time, so it runs only with the gate: go test -tags gate -run
+// Calibrate -v ./bench/wan, on a machine that does nothing else.
+func TestCalibrateRoundTrip(t *testing.T) {
+	const tolerance = 300 * time.Microsecond
+	fmt.Printf("%8s %6s %8s %8s %8s %8s %8s %12s\n",
+		"asked", "conns", "min", "p50", "p95", "p99", "max", "cpu/trip")
+	for _, conns := range []int{1, 4} {
+		for _, asked := range []time.Duration{0, 1, 13, 50, 80, 92} {
+			rtt := asked * time.Millisecond
+			count := 400
+			if rtt > 20*time.Millisecond {
+				count = 100
+			}
+			trips, cpu := calibrate(t, rtt, conns, count)
+			p50, p95 := quantile(trips, 0.5), quantile(trips, 0.95)
+			fmt.Printf("%8v %6d %8s %8s %8s %8s %8s %12v\n", rtt, conns, ms(trips[0]), ms(p50), ms(p95),
+				ms(quantile(trips, 0.99)), ms(trips[len(trips)-1]), cpu)
+			for _, got := range []time.Duration{p50, p95} {
+				if got < rtt-tolerance || got > rtt+tolerance {
+					t.Errorf("%v asked, %d connections: p50 %v, p95 %v, want within %v", rtt, conns, p50, p95, tolerance)
+					break
+				}
+			}
+		}
+	}
+}
+
+// calibrate pings over the first connection while the others are busy with pings of 8 KiB.
+func calibrate(t *testing.T, rtt time.Duration, conns, count int) ([]time.Duration, time.Duration) {
+	l, near := proxied(t, Profile{RTT: rtt}, echoServer(t), conns)
+	defer l.Close()
+	var busy sync.WaitGroup
+	stop := make(chan struct{})
+	for _, c := range near[1:] {
+		busy.Go(func() { chatter(c, stop) })
+	}
+	start := cpuTime()
+	trips, err := ping(near[0], count, 3*time.Millisecond)
+	cpu := (cpuTime() - start) / time.Duration(count+2)
+	close(stop)
+	busy.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return trips, cpu
+}
+
+// chatter exchanges messages of 8 KiB, 2 ms apart.
+func chatter(c net.Conn, stop <-chan struct{}) {
+	msg := make([]byte, 8<<10)
+	for {
+		select {
+		case <-stop:
+			return
+		case <-time.After(2 * time.Millisecond):
+		}
+		if _, err := c.Write(msg); err != nil {
+			return
+		}
+		if _, err := io.ReadFull(c, msg); err != nil {
+			return
+		}
+	}
+}
+
+func TestCalibrateRate(t *testing.T) {
+	const size = 7 << 20
+	for _, rate := range []int64{5e6, 20e6, 100e6, 1000e6} {
+		p := Profile{RTT: 13 * time.Millisecond, Up: rate, Down: rate}
+		for _, way := range []string{"up", "down"} {
+			took, cpu := transfer(t, p, size, way)
+			got := float64(size*8) / (took - p.RTT/2).Seconds()
+			fmt.Printf("%-4s asked %6.1f Mbit/s, got %8.2f, %d bytes in %v, cpu %v\n",
+				way, float64(rate)/1e6, got/1e6, size, took.Round(time.Millisecond), cpu.Round(time.Millisecond))
+			if got < 0.98*float64(rate) || got > 1.02*float64(rate) {
+				t.Errorf("%s: %.2f Mbit/s, want %.2f", way, got/1e6, float64(rate)/1e6)
+			}
+		}
+	}
+	took, cpu := transfer(t, Profile{RTT: 13 * time.Millisecond}, 64<<20, "up")
+	fmt.Printf("up   unlimited, got %8.2f Mbit/s, cpu %v\n", float64(64<<20*8)/took.Seconds()/1e6, cpu)
+}
+
+// transfer returns how long size bytes take one way through a proxy, until the last has arrived.
+func transfer(t *testing.T, p Profile, size int, way string) (took, cpu time.Duration) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	l, near := proxied(t, p, ln.Addr().String(), 1)
+	defer l.Close()
+	far, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer far.Close()
+	time.Sleep(2 * p.RTT) // until the handshake is over
+	from, to := near[0], far
+	if way == "down" {
+		from, to = to, from
+	}
+	start, cpuStart := time.Now(), cpuTime()
+	var task sync.WaitGroup
+	task.Go(func() { _, _ = from.Write(make([]byte, size)) })
+	if _, err := io.CopyN(io.Discard, to, int64(size)); err != nil {
+		t.Fatal(err)
+	}
+	took, cpu = time.Since(start), cpuTime()-cpuStart
+	task.Wait()
+	return took, cpu
+}
