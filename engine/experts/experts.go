@@ -1,0 +1,158 @@
+// Package experts holds the routed experts of a model file and computes them on this machine: the local
+// end of moe.Experts. A backbone with all experts at home and a worker with a slice of them use the same
+// store.
+package experts
+
+import (
+	"errors"
+	"fmt"
+
+	"kvasir/engine/gguf"
+	"kvasir/internal/moe"
+	"kvasir/kernels/quant"
+	"kvasir/kernels/ref"
+)
+
+// Store is the routed experts of a model, or the part of them that is held: views of the file, which
+// must stay open and unchanged. It does not change after Load and is safe for concurrent use.
+type Store struct {
+	Hidden int // values a row
+	layers []storeLayer
+}
+
+type storeLayer struct {
+	exponent int // E of the layer's fixed-point sums
+	experts  []ref.Expert
+	format   moe.RowFormat
+}
+
+// Options are what the file does not say.
+type Options struct {
+	// Profile is the model's arithmetic profile, one exponent a layer.
+	Profile ref.Profile
+	// Float is a reference mode for tests: activations stay float32.
+	Float bool
+}
+
+// ErrNoExperts: the file has no routed experts.
+var ErrNoExperts = errors.New("experts: the file has no ffn_*_exps tensors; give a mixture-of-experts model")
+
+// Load finds the routed experts of the first layers layers of f and checks their shapes.
+func Load(f *gguf.File, layers int, o Options) (*Store, error) {
+	if err := o.Profile.Check(layers); err != nil {
+		return nil, err
+	}
+	s := &Store{layers: make([]storeLayer, layers)}
+	for i := range s.layers {
+		list, err := loadLayer(f, i, o.Float)
+		if err != nil {
+			return nil, err
+		}
+		hidden := list[0].Gate.In
+		if s.Hidden == 0 {
+			s.Hidden = hidden
+		}
+		if hidden != s.Hidden {
+			return nil, fmt.Errorf("layer %d: experts of hidden size %d, others have %d", i, hidden, s.Hidden)
+		}
+		s.layers[i] = storeLayer{exponent: o.Profile.Exponents[i], experts: list, format: list[0].RowFormat()}
+	}
+	return s, nil
+}
+
+// Layers is how many layers the store has.
+func (s *Store) Layers() int { return len(s.layers) }
+
+// Experts is how many experts a layer has.
+func (s *Store) Experts(layer int) int { return len(s.layers[layer].experts) }
+
+// loadLayer returns the experts of one layer, at least one.
+func loadLayer(f *gguf.File, layer int, float bool) ([]ref.Expert, error) {
+	name := func(role string) string { return fmt.Sprintf("blk.%d.ffn_%s_exps.weight", layer, role) }
+	down, err := f.Tensor(name("down"))
+	if err != nil {
+		return nil, fmt.Errorf("%w (%w)", ErrNoExperts, err)
+	}
+	downs, err := perExpert(down)
+	if err != nil {
+		return nil, err
+	}
+	gates, ups, err := gateAndUp(f, name)
+	if err != nil {
+		return nil, err
+	}
+	if len(gates) != len(downs) || len(ups) != len(downs) {
+		return nil, fmt.Errorf("layer %d has %d gate, %d up and %d down experts", layer, len(gates), len(ups), len(downs))
+	}
+	if len(downs) > moe.MaxExperts {
+		return nil, fmt.Errorf("layer %d has %d experts; at most %d are supported", layer, len(downs), moe.MaxExperts)
+	}
+	list := make([]ref.Expert, len(downs))
+	for i := range list {
+		list[i] = ref.Expert{Gate: gates[i], Up: ups[i], Down: downs[i], Float: float}
+		if err := list[i].Check(); err != nil {
+			return nil, fmt.Errorf("layer %d, expert %d: %w", layer, i, err)
+		}
+	}
+	return list, nil
+}
+
+// gateAndUp returns the gate and up matrices of a layer, which some files keep in one tensor: the rows of
+// gate, then those of up, for each expert.
+func gateAndUp(f *gguf.File, name func(role string) string) (gates, ups []ref.Matrix, err error) {
+	if f.HasTensor(name("gate_up")) {
+		fused, err := f.Tensor(name("gate_up"))
+		if err != nil {
+			return nil, nil, err
+		}
+		both, err := perExpert(fused)
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, m := range both {
+			if m.Out%2 != 0 {
+				return nil, nil, fmt.Errorf("tensor %s has %d rows an expert, want gate and up alike", fused.Name, m.Out)
+			}
+			half := len(m.Data) / 2
+			gate, up := m, m
+			gate.Out, gate.Data = m.Out/2, m.Data[:half:half]
+			up.Out, up.Data = m.Out/2, m.Data[half:]
+			gates, ups = append(gates, gate), append(ups, up)
+		}
+		return gates, ups, nil
+	}
+	gate, err := f.Tensor(name("gate"))
+	if err != nil {
+		return nil, nil, err
+	}
+	up, err := f.Tensor(name("up"))
+	if err != nil {
+		return nil, nil, err
+	}
+	if gates, err = perExpert(gate); err != nil {
+		return nil, nil, err
+	}
+	ups, err = perExpert(up)
+	return gates, ups, err
+}
+
+// perExpert cuts a tensor of dims [in, out, experts] into one matrix an expert.
+func perExpert(t *gguf.Tensor) ([]ref.Matrix, error) {
+	if len(t.Dims) != 3 {
+		return nil, fmt.Errorf("tensor %s has %d dimensions, want 3: in, out, experts", t.Name, len(t.Dims))
+	}
+	if err := quant.Check(t.Format, t.Data); err != nil {
+		return nil, fmt.Errorf("tensor %s: %w", t.Name, err)
+	}
+	in, out, n := t.Dims[0], t.Dims[1], t.Dims[2]
+	size := len(t.Data) / n
+	list := make([]ref.Matrix, n)
+	for i := range list {
+		m, err := ref.NewMatrix(t.Format, in, out, t.Data[i*size:(i+1)*size:(i+1)*size])
+		if err != nil {
+			return nil, fmt.Errorf("tensor %s, expert %d: %w", t.Name, i, err)
+		}
+		list[i] = m
+	}
+	return list, nil
+}

@@ -1,0 +1,224 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"kvasir/internal/moe"
+	"kvasir/kernels/quant"
+)
+
+// BatchRows is how many rows walk through the layers together, and so the most that one dispatch to the
+// experts holds. Forward cuts longer work into micro-batches of this size.
+const BatchRows = 512
+
+// Want says after which tokens of a step the logits are wanted.
+type Want uint8
+
+const (
+	Last Want = iota // after the last token only
+	None             // nowhere: a chunk of a prompt that is not its end
+	All              // after each token
+)
+
+// Step is one run of tokens of one sequence, to be taken in one Forward.
+type Step struct {
+	Seq    *Sequence
+	Tokens []int32
+	Want   Want
+
+	// Logits receives Vocab values for each wanted position, in order. Forward reuses its room.
+	Logits []float32
+	// Err is what went wrong with this sequence alone. The sequence cannot go on after it.
+	Err error
+}
+
+// Errors of a step that Forward refuses before any work; the sequence stays as it was.
+var (
+	ErrContext = errors.New("model: the context is full")
+	ErrToken   = errors.New("model: token outside the vocabulary")
+	ErrBusy    = errors.New("model: sequence twice in one call")
+	ErrEmpty   = errors.New("model: a step without tokens")
+)
+
+// Forward takes all steps together, with the routed experts computed by experts. What is wrong with one
+// sequence is in its step's Err and leaves the others untouched. Forward's own error means that the
+// experts could not run: the sequences that were under way cannot go on.
+func (m *Model) Forward(ctx context.Context, experts moe.Experts, steps []*Step) error {
+	w := m.works.Get().(*work)
+	defer func() {
+		for _, s := range steps {
+			if s.Err == nil || !errors.Is(s.Err, ErrBusy) {
+				s.Seq.busy = false
+			}
+		}
+		w.release()
+		m.works.Put(w)
+	}()
+	for _, s := range steps {
+		s.Logits = s.Logits[:0]
+		s.Err = m.admit(s)
+	}
+	at := cursor{steps: steps}
+	for w.take(&at) {
+		if err := w.forward(ctx, experts); err != nil {
+			for _, r := range w.runs {
+				r.step.Err = err
+				r.step.Seq.err = err
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// admit checks a step before anything is computed for it.
+func (m *Model) admit(s *Step) error {
+	if s.Seq.busy {
+		return ErrBusy
+	}
+	s.Seq.busy = true
+	switch {
+	case s.Seq.err != nil:
+		return s.Seq.err
+	case len(s.Tokens) == 0:
+		return ErrEmpty
+	case s.Seq.pos+len(s.Tokens) > m.Context:
+		return fmt.Errorf("%w: %d tokens after %d, and the model takes %d", ErrContext, len(s.Tokens), s.Seq.pos, m.Context)
+	}
+	for i, t := range s.Tokens {
+		if t < 0 || int(t) >= m.Vocab {
+			return fmt.Errorf("%w: token %d is %d, the vocabulary has %d", ErrToken, i, t, m.Vocab)
+		}
+	}
+	return nil
+}
+
+// cursor is how far a list of steps has been taken.
+type cursor struct {
+	steps []*Step
+	step  int // next step
+	token int // next token of it
+}
+
+// run is the consecutive rows of one sequence within a micro-batch.
+type run struct {
+	step   *Step
+	lo, hi int // rows of the micro-batch
+	pos    int // position of row lo
+}
+
+// row is one token of a micro-batch.
+type row struct {
+	step *Step
+	pos  int
+	want bool // logits after it
+}
+
+// take fills the micro-batch with the next rows and reports whether there are any.
+func (w *work) take(c *cursor) bool {
+	w.rows, w.runs, w.tokens = w.rows[:0], w.runs[:0], w.tokens[:0]
+	for c.step < len(c.steps) && len(w.rows) < BatchRows {
+		s := c.steps[c.step]
+		if s.Err != nil {
+			c.step, c.token = c.step+1, 0
+			continue
+		}
+		n := min(len(s.Tokens)-c.token, BatchRows-len(w.rows))
+		lo := len(w.rows)
+		for i := c.token; i < c.token+n; i++ {
+			w.tokens = append(w.tokens, s.Tokens[i])
+			w.rows = append(w.rows, row{
+				step: s,
+				pos:  s.Seq.pos + i - c.token,
+				want: s.Want == All || s.Want == Last && i == len(s.Tokens)-1,
+			})
+		}
+		w.runs = append(w.runs, run{step: s, lo: lo, hi: lo + n, pos: s.Seq.pos})
+		if c.token += n; c.token == len(s.Tokens) {
+			c.step, c.token = c.step+1, 0
+		}
+	}
+	return len(w.rows) > 0
+}
+
+// forward walks the micro-batch through all layers.
+func (w *work) forward(ctx context.Context, experts moe.Experts) error {
+	m := w.m
+	n := len(w.rows)
+	w.x = room(w.x, n*m.Hidden)
+	w.h = room(w.h, n*m.Hidden)
+	w.y = room(w.y, n*m.Hidden)
+	for i, t := range w.tokens {
+		m.embedRow(w.x[i*m.Hidden:(i+1)*m.Hidden], int(t))
+	}
+	w.turn()
+	for i := range m.layers {
+		ly := &m.layers[i]
+		w.layer = i
+		w.normRows(w.h, w.x, ly.attnNorm)
+		w.in.set(w.h, m.Hidden)
+		if ly.delta != nil {
+			w.deltaNet(ly.delta)
+		} else {
+			w.attention(ly.attn)
+		}
+		addTo(w.x, w.y)
+		w.normRows(w.h, w.x, ly.ffnNorm)
+		w.in.set(w.h, m.Hidden)
+		if err := w.moe(ctx, experts, ly); err != nil {
+			return fmt.Errorf("layer %d: %w", i, err)
+		}
+	}
+	w.logits()
+	for _, r := range w.runs {
+		r.step.Seq.pos += r.hi - r.lo
+	}
+	return nil
+}
+
+// embedRow writes the embedding of one token.
+func (m *Model) embedRow(dst []float32, token int) {
+	size := len(m.embed.Data) / m.embed.Out
+	quant.Dequantize(dst, m.embed.Format, m.embed.Data[token*size:(token+1)*size])
+}
+
+// logits computes the head for the rows that want it and appends the results to their steps.
+func (w *work) logits() {
+	m := w.m
+	w.wanted = w.wanted[:0]
+	for i, r := range w.rows {
+		if r.want && r.step.Err == nil {
+			w.wanted = append(w.wanted, i)
+		}
+	}
+	if len(w.wanted) == 0 {
+		return
+	}
+	w.h = room(w.h, len(w.wanted)*m.Hidden)
+	for k, i := range w.wanted {
+		rmsNorm(w.h[k*m.Hidden:(k+1)*m.Hidden], w.x[i*m.Hidden:(i+1)*m.Hidden], m.norm, m.Eps)
+	}
+	w.layer = -1
+	w.in.set(w.h, m.Hidden)
+	w.in.owner = w.wanted
+	w.out = room(w.out, len(w.wanted)*m.Vocab)
+	w.matmul(w.out, &m.head, &w.in, "the output row")
+	for k, i := range w.wanted {
+		if s := w.rows[i].step; s.Err == nil {
+			s.Logits = append(s.Logits, w.out[k*m.Vocab:(k+1)*m.Vocab]...)
+		}
+	}
+}
+
+// fail records what is wrong with a row; the first fault of a sequence stands.
+func (w *work) fail(i int, where string, status moe.Status, index int) {
+	r := w.rows[i]
+	if r.step.Err != nil {
+		return
+	}
+	r.step.Err = &RowError{Layer: w.layer, Pos: r.pos, Index: index, Where: where, Status: status}
+	r.step.Seq.err = r.step.Err
+	r.step.Logits = r.step.Logits[:0]
+}

@@ -1,0 +1,159 @@
+// Package model is the backbone: the forward pass of Qwen3-MoE and Qwen3.5-MoE files, all but the routed
+// experts, which are reached only through moe.Experts.
+//
+// What each step computes is told in the file that has it: attention.go, deltanet.go, router.go. Two
+// rules hold for all of them, and tests hold the package to both:
+//
+//  1. A row's result does not depend on its neighbours: the same bits come out for a sequence alone, in
+//     a batch of 512, and for a prompt in one chunk or many. So every sum has a fixed order that knows
+//     only the row and its position.
+//  2. The bits do not depend on the machine: float multiplications stand inside conversions, so that
+//     none is fused, and no library function of unknown rounding is used.
+package model
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+
+	"kvasir/engine/gguf"
+	"kvasir/internal/moe"
+	"kvasir/kernels/ref"
+)
+
+// Model is the dense part of a model file. It is safe for concurrent use by different sequences.
+type Model struct {
+	Config
+	profile ref.Profile
+	float   bool
+
+	embed  ref.Matrix
+	norm   []float32
+	head   ref.Matrix
+	layers []layer
+	rope   *rope
+
+	works sync.Pool // *work
+}
+
+// Options are what the file does not say.
+type Options struct {
+	// Profile is the model's arithmetic profile, one exponent a layer. Backbone and executors must hold
+	// the same one.
+	Profile ref.Profile
+	// Float is a reference mode for tests: activations stay float32 instead of int8 rows.
+	Float bool
+}
+
+// Load reads the dense part of f, which must stay open and unchanged as long as the model is used. It
+// reads metadata and tensor shapes; the weights themselves stay where the file has them.
+func Load(f *gguf.File, o Options) (*Model, error) {
+	c, err := ReadConfig(f)
+	if err != nil {
+		return nil, err
+	}
+	if err := o.Profile.Check(c.Layers); err != nil {
+		return nil, err
+	}
+	m := &Model{Config: c, profile: o.Profile, float: o.Float}
+	l := &loader{f: f, c: &m.Config}
+	m.embed = l.matrix("token_embd.weight", c.Hidden, c.Vocab)
+	m.norm = l.vector("output_norm.weight", c.Hidden)
+	m.head = m.embed
+	if l.has("output.weight") {
+		m.head = l.matrix("output.weight", c.Hidden, c.Vocab)
+	}
+	m.layers = make([]layer, 0, c.Layers)
+	for i := 0; i < c.Layers && l.err == nil; i++ {
+		m.layers = append(m.layers, l.layer(i))
+	}
+	if l.err != nil {
+		return nil, l.err
+	}
+	if m.float {
+		for i := range m.layers {
+			m.layers[i].rowFormat = moe.RowF32
+		}
+	}
+	m.rope = newRope(c.RopeDims, c.RopeBase, c.RopeSections)
+	m.works.New = func() any { return newWork(m, runtime.GOMAXPROCS(0)) }
+	return m, nil
+}
+
+// RowFormat is how rows travel to the routed experts of a layer.
+func (m *Model) RowFormat(layer int) moe.RowFormat { return m.layers[layer].rowFormat }
+
+// MemoryPerSequence is how many bytes a sequence holds: fixed ones, and those that each position adds.
+func (c *Config) MemoryPerSequence() (fixed, perToken int64) {
+	const float = 4
+	for _, recurrent := range c.Recurrent {
+		if recurrent {
+			d := c.Delta
+			fixed += float * int64((d.Conv-1)*d.Channels()+d.ValHeads*d.State*d.State)
+		} else {
+			perToken += float * int64(c.KVHeads*(c.HeadDim+c.ValueDim))
+		}
+	}
+	return fixed, perToken
+}
+
+// Sequence is the state of one sequence: keys and values, convolution and DeltaNet states. It belongs to
+// one caller at a time.
+type Sequence struct {
+	model  *Model
+	pos    int
+	err    error // why it cannot go on; a failed step leaves the state half moved
+	busy   bool  // part of a Forward under way; guards against one sequence twice in a call
+	layers []layerState
+}
+
+type layerState struct {
+	k, v  []float32 // positions x KVHeads x HeadDim
+	conv  []float32 // the last Conv-1 inputs of the convolution, oldest first, Channels each
+	delta []float32 // ValHeads x State (keys) x State (values)
+}
+
+// NewSequence returns an empty sequence.
+func (m *Model) NewSequence() *Sequence {
+	s := &Sequence{model: m, layers: make([]layerState, m.Layers)}
+	for i := range s.layers {
+		if m.Recurrent[i] {
+			d := m.Delta
+			s.layers[i].conv = make([]float32, (d.Conv-1)*d.Channels())
+			s.layers[i].delta = make([]float32, d.ValHeads*d.State*d.State)
+		}
+	}
+	return s
+}
+
+// Len is the number of tokens that the sequence has taken.
+func (s *Sequence) Len() int { return s.pos }
+
+// Err is why the sequence cannot go on, or nil.
+func (s *Sequence) Err() error { return s.err }
+
+// RowError says which value of which row went wrong.
+type RowError struct {
+	Layer  int        // the number of layers stands for the head
+	Pos    int        // position of the token in its sequence
+	Index  int        // value within the row, or -1 where the fault is not one value's
+	Where  string     // what was being computed
+	Status moe.Status // Range or NonFinite
+}
+
+func (e *RowError) Error() string {
+	what := map[moe.Status]string{
+		moe.NonFinite: "is NaN or infinite",
+		moe.Range:     "is too large for the arithmetic",
+		moe.Wide:      "needs sums of 64 bits, which no executor offered",
+	}[e.Status]
+	at := ""
+	if e.Index >= 0 {
+		at = fmt.Sprintf(", value %d", e.Index)
+	}
+	layer := "head"
+	if e.Layer >= 0 {
+		layer = fmt.Sprintf("layer %d", e.Layer)
+	}
+	return fmt.Sprintf("%s, position %d%s: %s %s; the model file may be damaged", layer, e.Pos, at, e.Where, what)
+}

@@ -1,0 +1,214 @@
+package model
+
+import (
+	"sync"
+
+	"kvasir/internal/moe"
+	"kvasir/kernels/ref"
+)
+
+// work is the memory of one Forward under way. It is reused, so that steady decoding allocates little.
+type work struct {
+	m       *Model
+	workers []*worker
+
+	rows   []row
+	runs   []run
+	tokens []int32
+	wanted []int // rows whose logits are wanted
+	layer  int   // layer under way, for messages
+
+	x, h, y  []float32 // rows x Hidden: the residual stream, its norm, a block's result
+	cos, sin []float32 // rows x RopeDims/2
+	in, mid  acts      // inputs of matrices: the normed rows, and what stands between two matrices
+
+	q, k, v, o  []float32 // attention and DeltaNet
+	beta, alpha []float32
+	out         []float32 // logits of the wanted rows
+	gate, up    []float32 // shared expert
+	route       []float32 // rows x Experts
+	sent        []int     // row of the micro-batch for each row of the batch
+
+	batch    map[moe.RowFormat]*moe.Batch
+	partials *moe.Partials
+}
+
+// worker is the memory of one goroutine of a split.
+type worker struct {
+	scratch ref.Scratch
+	scores  []float32 // of one head, one a position
+	sums    []float32
+}
+
+func newWork(m *Model, workers int) *work {
+	w := &work{
+		m:        m,
+		workers:  make([]*worker, workers),
+		batch:    map[moe.RowFormat]*moe.Batch{},
+		partials: &moe.Partials{},
+	}
+	for i := range w.workers {
+		w.workers[i] = &worker{}
+	}
+	return w
+}
+
+// release forgets the steps, so that a pooled work keeps no sequence alive.
+func (w *work) release() {
+	clear(w.rows[:cap(w.rows)])
+	clear(w.runs[:cap(w.runs)])
+	w.rows, w.runs = w.rows[:0], w.runs[:0]
+}
+
+// room returns s with length n, its values stale.
+func room(s []float32, n int) []float32 {
+	if cap(s) < n {
+		return make([]float32, n)
+	}
+	return s[:n]
+}
+
+// addTo adds y to x.
+func addTo(x, y []float32) {
+	for i, v := range y[:len(x)] {
+		x[i] += v
+	}
+}
+
+// inline is the amount of work, in multiply-adds, below which starting goroutines costs more than it gains.
+const inline = 1 << 17
+
+// split calls fn for contiguous shares of 0 to n, one a worker, and waits. ops is the whole work in
+// multiply-adds. Shares decide who computes a value, never what it is.
+func (w *work) split(n, ops int, fn func(wk *worker, lo, hi int)) {
+	workers := min(len(w.workers), n)
+	if workers < 2 || ops < inline {
+		fn(w.workers[0], 0, n)
+		return
+	}
+	var wg sync.WaitGroup
+	for i := 1; i < workers; i++ {
+		wg.Go(func() { fn(w.workers[i], n*i/workers, n*(i+1)/workers) })
+	}
+	fn(w.workers[0], 0, n/workers)
+	wg.Wait()
+}
+
+// acts are the inputs of matrices: rows of float32, and the forms in which matrices of different formats
+// want them, each made once, when first asked for.
+type acts struct {
+	dim   int
+	f     []float32
+	owner []int // row of the micro-batch for each row here; nil: the same
+	forms [3]form
+}
+
+type form struct {
+	made   bool
+	rows   []moe.Row
+	q      []int8
+	scales []float32
+	f      []float32
+}
+
+// set makes a the rows of f, dim values each.
+func (a *acts) set(f []float32, dim int) {
+	a.dim, a.f, a.owner = dim, f, nil
+	for i := range a.forms {
+		a.forms[i].made = false
+	}
+}
+
+func (a *acts) n() int { return len(a.f) / a.dim }
+
+// as returns the rows in a format. A row that has no such form fails its sequence and reads as zeros.
+func (w *work) as(a *acts, format moe.RowFormat, where string) []moe.Row {
+	fm := &a.forms[format]
+	if fm.made {
+		return fm.rows
+	}
+	fm.made = true
+	n, blocks := a.n(), format.Scales(a.dim)
+	if cap(fm.rows) < n {
+		fm.rows = make([]moe.Row, n)
+	}
+	fm.rows = fm.rows[:n]
+	if format == moe.RowF32 {
+		fm.f = room(fm.f, n*a.dim)
+	} else {
+		if cap(fm.q) < n*a.dim {
+			fm.q = make([]int8, n*a.dim)
+		}
+		fm.q = fm.q[:n*a.dim]
+		fm.scales = room(fm.scales, n*blocks)
+	}
+	for r := range n {
+		row := moe.Row{Format: format}
+		if format == moe.RowF32 {
+			row.F = fm.f[r*a.dim : (r+1)*a.dim]
+		} else {
+			row.Q, row.Scales = fm.q[r*a.dim:(r+1)*a.dim], fm.scales[r*blocks:(r+1)*blocks]
+		}
+		fm.rows[r] = row
+		status, index := ref.QuantizeRow(row, a.f[r*a.dim:(r+1)*a.dim])
+		if status == moe.OK {
+			continue
+		}
+		clear(row.Q)
+		clear(row.Scales)
+		clear(row.F)
+		i := r
+		if a.owner != nil {
+			i = a.owner[r]
+		}
+		w.fail(i, where, status, index)
+	}
+	return fm.rows
+}
+
+// matmul writes rows x mx.Out values: each row of a through the matrix, in the arithmetic of the
+// matrix's format.
+func (w *work) matmul(dst []float32, mx *ref.Matrix, a *acts, where string) {
+	format := ref.HiddenFormat(mx.Format)
+	if w.m.float {
+		format = moe.RowF32
+	}
+	rows := w.as(a, format, where)
+	w.split(mx.Out, len(rows)*mx.In*mx.Out, func(wk *worker, lo, hi int) {
+		mx.MatMul(dst, rows, lo, hi, &wk.scratch)
+	})
+	w.finite(dst, mx.Out, a.owner, where)
+}
+
+// finite fails the rows of x, dim values each, that hold NaN or infinity: a weight or a scale of the file
+// is damaged. Caught here, since exp and the softmax may make numbers of NaN again.
+func (w *work) finite(x []float32, dim int, owner []int, where string) {
+	for i, v := range x {
+		if v-v == 0 {
+			continue
+		}
+		r := i / dim
+		if owner != nil {
+			r = owner[r]
+		}
+		w.fail(r, "what came of "+where, moe.NonFinite, i%dim)
+	}
+}
+
+// normRows writes the RMS norm of each row of src.
+func (w *work) normRows(dst, src, weight []float32) {
+	d := w.m.Hidden
+	for i := 0; i < len(src); i += d {
+		rmsNorm(dst[i:i+d], src[i:i+d], weight, w.m.Eps)
+	}
+}
+
+// turn computes the rope's angles for each row.
+func (w *work) turn() {
+	half := len(w.m.rope.freq)
+	w.cos = room(w.cos, len(w.rows)*half)
+	w.sin = room(w.sin, len(w.rows)*half)
+	for i, r := range w.rows {
+		w.m.rope.angles(w.cos[i*half:(i+1)*half], w.sin[i*half:(i+1)*half], r.pos)
+	}
+}
