@@ -120,7 +120,7 @@ func filled(f quant.Format, q, scale byte) []byte {
 	}
 	one := [2]byte{0, 0x3c} // binary16 1
 	switch f {
-	case quant.Q8_0:
+	case quant.Q8_0, quant.Q5_0:
 		copy(b, one[:])
 	case quant.MXFP4:
 		b[0] = 128 // half scale 1

@@ -72,15 +72,15 @@ func appendBlock(dst []byte, sum []int64) []byte {
 	}
 	mask := uint64(1)<<w - 1
 	var acc uint64 // bits not yet written
-	fill := 0      // how many
+	fill := 0      // how many, below 64
 	for _, v := range sum {
 		u := uint64(v) & mask
-		acc |= u << fill
+		acc |= u << (fill & 63)
 		fill += w
 		if fill >= 64 {
 			dst = binary.LittleEndian.AppendUint64(dst, acc)
 			fill -= 64
-			acc = u >> (w - fill)
+			acc = u >> ((w - fill) & 63)
 		}
 	}
 	for ; fill > 0; fill -= 8 {
@@ -132,19 +132,22 @@ func unpack(sum []int64, src []byte, w int) {
 		clear(sum)
 		return
 	}
-	at := 0 // in bits; a value and the bits before it in its first byte are at most 7 + 52
+	at := uint(0)            // in bits; a value and the bits before it in its first byte are at most 7 + 52
+	shift := uint(64-w) & 63 // the mask tells the compiler that no shift is too far
 	for i := range sum {
-		v := load64(src[at/8:]) >> (at % 8)
-		sum[i] = int64(v<<(64-w)) >> (64 - w)
-		at += w
+		var v uint64
+		if b := src[at/8:]; len(b) >= 8 {
+			v = binary.LittleEndian.Uint64(b)
+		} else {
+			v = loadShort(b)
+		}
+		sum[i] = int64(v>>(at%8)<<shift) >> shift
+		at += uint(w)
 	}
 }
 
-// load64 returns the first eight bytes of src as an integer, as if zeros followed them.
-func load64(src []byte) uint64 {
-	if len(src) >= 8 {
-		return binary.LittleEndian.Uint64(src)
-	}
+// loadShort returns up to seven bytes as an integer.
+func loadShort(src []byte) uint64 {
 	var v uint64
 	for i, b := range src {
 		v |= uint64(b) << (8 * i)
