@@ -126,5 +126,5 @@ func median(sum []int64, exponent int) float32 {
 	slices.Sort(abs)
 	hi := abs[len(abs)/2]
 	lo := abs[(len(abs)-1)/2]
-	return ref.Float(lo, exponent)/2 + ref.Float(hi, exponent)/2
+	return float32(ref.Float(lo, exponent)/2) + float32(ref.Float(hi, exponent)/2)
 }

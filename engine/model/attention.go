@@ -88,7 +88,7 @@ func (w *work) attend(wk *worker, i, stride int, a *attention) {
 			total += w.addBlock(wk, o, scores[lo:hi], top, cache.v[lo*kvDim+kv:])
 		}
 		for d := range o {
-			o[d] /= total
+			o[d] = float32(o[d] / total)
 		}
 		if a.gated {
 			gate := w.q[i*a.q.Out+h*stride+m.HeadDim:][:m.HeadDim]

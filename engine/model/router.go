@@ -111,7 +111,7 @@ func (w *work) pick(i int, expert []uint16, weight []float32) bool {
 	}
 	sum = max(sum, minWeightSum)
 	for j := range weight {
-		weight[j] /= sum
+		weight[j] = float32(weight[j] / sum)
 	}
 	return true
 }
