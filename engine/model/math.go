@@ -12,7 +12,7 @@ import (
 
 // rmsNorm writes x / sqrt(mean(x^2) + eps) * w.
 func rmsNorm(dst, x, w []float32, eps float32) {
-	mean := float32(ref.SumSquares(x) / float64(len(x)))
+	mean := float32(float64(ref.SumSquares(x) / float64(len(x))))
 	scale := 1 / sqrt32(mean+eps)
 	for i, v := range x {
 		dst[i] = float32(float32(v*scale) * w[i])
@@ -46,7 +46,7 @@ func softplus(x float32) float32 {
 	}
 	y := float64(ref.Exp(min(x, -x)))
 	// log(1+y) = 2 artanh(y/(2+y)); the argument is at most 1/3, so 16 terms reach binary64.
-	return float32(float64(max(x, 0)) + artanh2(y/(2+y)))
+	return float32(float64(max(x, 0)) + artanh2(float64(y/(2+y))))
 }
 
 // artanh2 is 2 artanh(s) for |s| <= 1/3, by its series.
@@ -70,7 +70,7 @@ func softmax(x []float32) {
 	}
 	sum := ref.SumF32(x)
 	for i, v := range x {
-		x[i] = v / sum
+		x[i] = float32(v / sum)
 	}
 }
 
@@ -80,9 +80,9 @@ func ln(x float64) float64 {
 	exp := int(bits>>52) - 1023                          //nolint:gosec // 11 bits
 	m := math.Float64frombits(bits&(1<<52-1) | 1023<<52) // in [1, 2)
 	if m > math.Sqrt2 {
-		m, exp = m/2, exp+1
+		m, exp = float64(m/2), exp+1
 	}
-	return float64(float64(exp)*math.Ln2) + artanh2((m-1)/(m+1))
+	return float64(float64(exp)*math.Ln2) + artanh2(float64((m-1)/(m+1)))
 }
 
 // ln2Hi has zeros in its lowest 20 bits, so that n*ln2Hi is exact; ln2Hi + ln2Lo is ln 2.
@@ -93,11 +93,11 @@ const (
 
 // exp64 is e^x for |x| < 700: x = n ln 2 + r, then the series of e^r.
 func exp64(x float64) float64 {
-	n := math.RoundToEven(x / math.Ln2)
+	n := math.RoundToEven(float64(x / math.Ln2))
 	r := x - float64(n*ln2Hi) - float64(n*ln2Lo)
 	sum := 1.0
 	for i := 20; i >= 1; i-- {
-		sum = 1 + float64(sum*r)/float64(i)
+		sum = 1 + float64(float64(sum*r)/float64(i))
 	}
 	return float64(sum * math.Float64frombits(uint64(int(n)+1023)<<52)) //nolint:gosec // |n| < 1011
 }
@@ -118,8 +118,8 @@ func sincos(x float64) (sin, cos float64) {
 	// Horner's form of the two series, term by term: each factor divides by its two integers.
 	s, c := 1.0, 1.0
 	for n := 18.0; n >= 2; n -= 2 {
-		s = 1 - float64(r2*s)/float64(n*(n+1))
-		c = 1 - float64(r2*c)/float64(n*(n-1))
+		s = 1 - float64(float64(r2*s)/float64(n*(n+1)))
+		c = 1 - float64(float64(r2*c)/float64(n*(n-1)))
 	}
 	s = float64(r * s)
 	switch int64(k) & 3 {

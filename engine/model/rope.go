@@ -15,7 +15,7 @@ func newRope(n int, base float64, sections []int) *rope {
 	lnBase := ln(base)
 	for i := range r.freq {
 		if turns(i, sections) {
-			r.freq[i] = exp64(float64(float64(-2*i) / float64(n) * lnBase))
+			r.freq[i] = exp64(float64(float64(float64(-2*i)/float64(n)) * lnBase))
 		}
 	}
 	return r
