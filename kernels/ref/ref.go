@@ -28,7 +28,9 @@
 //	    0 if g < -44, else g * recip(1 + exp(-g))
 //
 // recip is off by at most 1.155 ulp and recip(1) = 1; exp by at most 0.987 ulp, and it is monotone; silu
-// by at most 3.22 ulp.
+// by at most 3.22 ulp. The CRC-32/IEEE of the little-endian results is b318045d for recip of all 2^23 x
+// in [1, 2), 0cbe354c for exp of i/1024 with i = -89088 to 90112, df68c3cd for silu of i/1024 with
+// i = -45056 to 90112, all in ascending order.
 //
 // # Rows
 //
