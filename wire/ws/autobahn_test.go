@@ -1,6 +1,7 @@
 package ws
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -268,10 +269,10 @@ func TestConnRefuses(t *testing.T) {
 				if err == nil {
 					t.Fatal("accepted")
 				}
-				if _, _, again := c.ReadMessage(nil); again != err {
+				if _, _, again := c.ReadMessage(nil); !errors.Is(again, err) {
 					t.Errorf("second read: %v, first %v", again, err)
 				}
-				if got := c.Close(StatusNormal, ""); got != err {
+				if got := c.Close(StatusNormal, ""); !errors.Is(got, err) {
 					t.Errorf("close: %v, want %v", got, err)
 				}
 				<-out.done

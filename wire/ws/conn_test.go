@@ -122,7 +122,7 @@ func TestDeadlineLosesNothing(t *testing.T) {
 		out := collect(far)
 		slab := make([]byte, 100)
 		var n, tries int
-		for err := error(os.ErrDeadlineExceeded); err != nil; tries++ {
+		for err := os.ErrDeadlineExceeded; err != nil; tries++ {
 			if !errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Fatal(err)
 			}
@@ -206,7 +206,7 @@ func TestFailedWriteEndsReads(t *testing.T) {
 		if !errors.Is(err, ErrSilent) {
 			t.Errorf("write: %v", err)
 		}
-		if again := c.WriteMessage(Binary, []byte("x")); again != err {
+		if again := c.WriteMessage(Binary, []byte("x")); !errors.Is(again, err) {
 			t.Errorf("second write: %v", again)
 		}
 		if err := <-read; !errors.Is(err, ErrCut) {

@@ -1,7 +1,6 @@
 package ws
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/rand"
@@ -91,7 +90,7 @@ func DialProtocol(ctx context.Context, address, protocol string, o DialOptions) 
 			err = fmt.Errorf("dial %s://%s%s: %w", u.Scheme, u.Host, u.Path, err)
 		}
 	}()
-	res, err := d.try(ctx)
+	h, err = d.try(ctx)
 	var refused *StatusError
 	if errors.As(err, &refused) && refused.Status == http.StatusUnauthorized && o.Challenge != nil {
 		more, cerr := o.Challenge(refused.Header)
@@ -99,12 +98,12 @@ func DialProtocol(ctx context.Context, address, protocol string, o DialOptions) 
 			return nil, nil, nil, cerr
 		}
 		d.extra = merge(o.Header, more)
-		res, err = d.try(ctx)
+		h, err = d.try(ctx)
 	}
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	return d.nc, d.rest, res.Header, nil
+	return d.nc, d.rest, h, nil
 }
 
 func parseURL(address string) (*url.URL, error) {
@@ -154,18 +153,18 @@ func (d *dialer) drop() {
 }
 
 // try sends the request, over the present connection if there is one, and reads the answer.
-func (d *dialer) try(ctx context.Context) (*http.Response, error) {
+func (d *dialer) try(ctx context.Context) (http.Header, error) {
 	if d.nc == nil {
 		if err := d.connect(ctx); err != nil {
 			return nil, err
 		}
 	}
 	stop := interrupt(ctx, d.nc)
-	res, err := d.upgrade()
+	h, err := d.upgrade()
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 	}
-	return res, err
+	return h, err
 }
 
 // interrupt makes reads and writes of nc fail when ctx is done. The function that it returns ends that,
@@ -185,7 +184,7 @@ func interrupt(ctx context.Context, nc net.Conn) (stop func() bool) {
 	}
 }
 
-func (d *dialer) upgrade() (*http.Response, error) {
+func (d *dialer) upgrade() (http.Header, error) {
 	var nonce [16]byte
 	_, _ = rand.Read(nonce[:]) // never returns an error
 	key := base64.StdEncoding.EncodeToString(nonce[:])
@@ -207,31 +206,31 @@ func (d *dialer) upgrade() (*http.Response, error) {
 		return nil, err
 	}
 	d.rest = rest
-	res, err := parseResponse(raw)
+	a, err := parseResponse(raw, http.MethodGet)
 	if err != nil {
 		return nil, err
 	}
-	if res.StatusCode != http.StatusSwitchingProtocols {
-		return nil, d.refused(res)
+	if a.status != http.StatusSwitchingProtocols {
+		return nil, d.refused(a)
 	}
-	return res, checkSwitch(res, d.protocol, key)
+	return a.header, checkSwitch(a, d.protocol, key)
 }
 
-// checkSwitch returns an error unless res, a 101, is the answer to the request with key.
-func checkSwitch(res *http.Response, protocol, key string) error {
+// checkSwitch returns an error unless a, a 101, is the answer to the request with key.
+func checkSwitch(a answer, protocol, key string) error {
 	bad := func(what string) error { return fmt.Errorf("%w: 101 with %s", ErrHandshake, what) }
 	switch {
-	case res.ProtoMajor != 1 || res.ProtoMinor != 1:
+	case !a.http11:
 		return bad("another version than HTTP/1.1")
-	case !hasToken(res.Header, "Connection", "upgrade") || !hasToken(res.Header, "Upgrade", protocol):
+	case !hasToken(a.header, "Connection", "upgrade") || !hasToken(a.header, "Upgrade", protocol):
 		return bad("no upgrade to " + protocol)
 	case protocol != WebSocket:
 		return nil
-	case res.Header.Get("Sec-Websocket-Accept") != acceptKey(key):
+	case a.header.Get("Sec-Websocket-Accept") != acceptKey(key):
 		return bad("a wrong Sec-WebSocket-Accept")
-	case len(res.Header.Values("Sec-Websocket-Extensions")) > 0:
+	case len(a.header.Values("Sec-Websocket-Extensions")) > 0:
 		return bad("an extension that was not offered")
-	case len(res.Header.Values("Sec-Websocket-Protocol")) > 0:
+	case len(a.header.Values("Sec-Websocket-Protocol")) > 0:
 		return bad("a subprotocol that was not offered")
 	}
 	return nil
@@ -239,10 +238,10 @@ func checkSwitch(res *http.Response, protocol, key string) error {
 
 // refused reads the body of an answer other than 101. The connection is kept when it can carry another
 // request.
-func (d *dialer) refused(res *http.Response) error {
-	e := &StatusError{Status: res.StatusCode, Header: res.Header}
+func (d *dialer) refused(a answer) error {
+	e := &StatusError{Status: a.status, Header: a.header}
 	r := io.MultiReader(bytes.NewReader(d.rest), d.nc)
-	size := res.ContentLength
+	size := a.length
 	if size < 0 || size > maxBody {
 		// Without a length the body ends with the connection. What has come already is enough of it.
 		e.Reason = oneLine(string(d.rest))
@@ -252,7 +251,7 @@ func (d *dialer) refused(res *http.Response) error {
 	body := make([]byte, size)
 	n, err := io.ReadFull(r, body)
 	e.Reason = oneLine(string(body[:n]))
-	if err != nil || res.Close {
+	if err != nil || a.last {
 		d.drop()
 		return e
 	}
@@ -340,12 +339,12 @@ func (d *dialer) tunnel(ctx context.Context, proxy *url.URL) error {
 	if err != nil {
 		return err
 	}
-	res, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(raw)), &http.Request{Method: http.MethodConnect})
+	a, err := parseResponse(raw, http.MethodConnect)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: %w", ErrHandshake, err)
-	case res.StatusCode != http.StatusOK:
-		return fmt.Errorf("%w: CONNECT answered with %s", ErrHandshake, oneLine(res.Status))
+		return err
+	case a.status != http.StatusOK:
+		return fmt.Errorf("%w: CONNECT answered with %s", ErrHandshake, a.line)
 	case len(rest) > 0:
 		return fmt.Errorf("%w: %d bytes before the tunnel was used", ErrHandshake, len(rest))
 	}

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"crypto/sha1" //nolint:gosec // RFC 6455 asks for it, and no secret hangs on it
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -47,7 +48,7 @@ func headError(err error, got int) error {
 	switch {
 	case isTimeout(err):
 		return fmt.Errorf("%w: head of the handshake is not complete in time (%d bytes came)", ErrSilent, got)
-	case err == io.EOF:
+	case errors.Is(err, io.EOF):
 		return fmt.Errorf("%w in the handshake, after %d bytes", ErrCut, got)
 	}
 	return fmt.Errorf("%w in the handshake: %w", ErrCut, err)
@@ -83,17 +84,41 @@ func parseRequest(head []byte) (*http.Request, error) {
 	if req.ContentLength != 0 || len(req.TransferEncoding) > 0 {
 		return nil, fmt.Errorf("%w: request with a body", ErrHandshake)
 	}
+	for name := range req.Header {
+		if strings.ContainsFunc(name, notToken) { // net/http lets spaces pass here, and refuses them in its server
+			return nil, fmt.Errorf("%w: header name %.40q", ErrHandshake, name)
+		}
+	}
 	req.Body = nil
 	return req, nil
 }
 
-// parseResponse parses the head of a response to a GET.
-func parseResponse(head []byte) (*http.Response, error) {
-	res, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(head)), nil)
+// notToken reports whether r may not be in a header's name (RFC 9110, 5.6.2).
+func notToken(r rune) bool {
+	return r <= ' ' || r >= 0x7f || strings.ContainsRune("\"(),/:;<=>?@[\\]{}", r)
+}
+
+// answer is the head of a response, without the body.
+type answer struct {
+	status int
+	line   string // the status in words
+	header http.Header
+	http11 bool
+	length int64 // of the body; -1: unknown
+	last   bool  // the connection ends with it
+}
+
+// parseResponse parses the head of a response to a request of the given method.
+func parseResponse(head []byte, method string) (answer, error) {
+	res, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(head)), &http.Request{Method: method})
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrHandshake, err)
+		return answer{}, fmt.Errorf("%w: %w", ErrHandshake, err)
 	}
-	return res, nil
+	_ = res.Body.Close() // it has only what head has
+	return answer{
+		status: res.StatusCode, line: oneLine(res.Status), header: res.Header,
+		http11: res.ProtoMajor == 1 && res.ProtoMinor == 1, length: res.ContentLength, last: res.Close,
+	}, nil
 }
 
 // hasToken reports whether a header, a list of tokens, holds one, in any case.

@@ -158,7 +158,7 @@ func TestLobbyRefuses(t *testing.T) {
 			if cap(l.raw) > 8<<10 {
 				t.Errorf("%d bytes for limits of 900 and 200", cap(l.raw))
 			}
-			if _, _, again := l.Detach(); again != err {
+			if _, _, again := l.Detach(); !errors.Is(again, err) {
 				t.Errorf("detach: %v", again)
 			}
 			_ = c.Close(StatusNormal, "")

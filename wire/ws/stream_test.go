@@ -130,17 +130,19 @@ func TestStreamIsBytes(t *testing.T) {
 	inTime(t, done)
 }
 
+var errPeer = errors.New("the peer said why")
+
 func TestStreamReads(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		in   []frame
 		drop bool
 		want string
-		err  error
+		err  error // nil: io.EOF; errPeer: any *CloseError
 	}{
 		{"fragments and pings", list(fb("a"), fP("x"), fc(""), fc("b"), fC("c"), fB(""), fB("d"), code(1000, "")), false, "abcd", nil},
 		{"going away", list(fB("d"), code(1001, "")), false, "d", nil},
-		{"closed for a reason", list(fB("d"), code(1008, "no")), false, "d", &CloseError{}},
+		{"closed for a reason", list(fB("d"), code(1008, "no")), false, "d", errPeer},
 		{"cut", list(fB("d")), false, "d", ErrCut},
 		{"text", list(fB("d"), fT("e"), fB("f")), false, "d", ErrUnsupported},
 		{"text, dropped", list(fT("here"), fB("d"), ft("e"), fc("g"), fP(""), fC("h"), fB("f"), fX("\x03\xe8")), true, "df", nil},
@@ -158,7 +160,10 @@ func TestStreamReads(t *testing.T) {
 				t.Errorf("read %q, want %q", got, tt.want)
 			}
 			var closed *CloseError
-			if _, ok := tt.err.(*CloseError); ok && !errors.As(err, &closed) || !ok && !errors.Is(err, tt.err) {
+			if errors.As(err, &closed) {
+				err = errPeer
+			}
+			if !errors.Is(err, tt.err) {
 				t.Errorf("error %v, want %v", err, tt.err)
 			}
 			_ = s.Close()
@@ -192,7 +197,7 @@ func TestStreamDeadlineIsResumable(t *testing.T) {
 
 func TestStreamHasLimits(t *testing.T) {
 	near, far := net.Pipe()
-	s := NetConn(New(near, Server, nil, Options{Message: 10}))
+	s := NetConn(New(near, Server, nil, Options{Message: 10, Close: time.Millisecond}))
 	out := collect(far)
 	if n, err := s.Write([]byte("0123456789abcdefghijX")); n != 21 || err != nil {
 		t.Errorf("write: %d, %v", n, err)

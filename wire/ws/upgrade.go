@@ -60,16 +60,10 @@ func (r *Refusal) Unwrap() error { return ErrHandshake }
 
 // check returns a *Refusal unless r asks to switch to protocol.
 func (r *Request) check(protocol string) error {
-	bad := func(status int, reason string, header ...string) error {
-		h := http.Header{}
-		for i := 0; i+1 < len(header); i += 2 {
-			h.Set(header[i], header[i+1])
-		}
-		return &Refusal{Status: status, Reason: reason, Header: h}
-	}
+	bad := func(status int, reason string) error { return &Refusal{Status: status, Reason: reason} }
 	switch {
 	case r.Method != http.MethodGet:
-		return bad(http.StatusMethodNotAllowed, "an upgrade is a GET", "Allow", http.MethodGet)
+		return bad(http.StatusMethodNotAllowed, "an upgrade is a GET")
 	case r.ProtoMajor != 1 || r.ProtoMinor != 1:
 		return bad(http.StatusHTTPVersionNotSupported, "an upgrade is HTTP/1.1")
 	case r.Host == "":
@@ -82,7 +76,7 @@ func (r *Request) check(protocol string) error {
 	}
 	versions, keys := r.Header.Values("Sec-Websocket-Version"), r.Header.Values("Sec-Websocket-Key")
 	if len(versions) != 1 || versions[0] != "13" {
-		return bad(http.StatusUpgradeRequired, "Sec-WebSocket-Version is not 13", "Sec-WebSocket-Version", "13")
+		return bad(http.StatusUpgradeRequired, "Sec-WebSocket-Version is not 13")
 	}
 	if len(keys) != 1 {
 		return bad(http.StatusBadRequest, "Sec-WebSocket-Key is not there once")
@@ -131,9 +125,12 @@ func Refuse(nc net.Conn, err error) error {
 	var head bytes.Buffer
 	fmt.Fprintf(&head, "HTTP/1.1 %d %s\r\n", r.Status, http.StatusText(r.Status))
 	head.WriteString("Content-Type: text/plain; charset=utf-8\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n")
-	if r.Status == http.StatusUpgradeRequired {
-		head.WriteString("Upgrade: " + WebSocket + "\r\nConnection: Upgrade\r\n")
-	} else if !r.Again {
+	switch {
+	case r.Status == http.StatusUpgradeRequired: // RFC 6455, 4.4: say what would do
+		head.WriteString("Upgrade: " + WebSocket + "\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n")
+	case r.Status == http.StatusMethodNotAllowed:
+		head.WriteString("Allow: GET\r\nConnection: close\r\n")
+	case !r.Again:
 		head.WriteString("Connection: close\r\n")
 	}
 	if err := appendHeader(&head, r.Header); err != nil {
