@@ -139,7 +139,7 @@ func loadTokenizer(f *gguf.File, vocab int) (*tokenizer.Tokenizer, error) {
 		return nil, err
 	}
 	for _, t := range types {
-		v.Types = append(v.Types, int32(t)) //nolint:gosec // compared with the known types by tokenizer.New
+		v.Types = append(v.Types, int32(t))
 	}
 	for key, id := range map[string]*int32{"eos": &v.EOS, "eot": &v.EOT, "bos": &v.BOS, "padding": &v.Pad} {
 		n, err := f.IntOr("tokenizer.ggml."+key+"_token_id", -1)
@@ -149,7 +149,7 @@ func loadTokenizer(f *gguf.File, vocab int) (*tokenizer.Tokenizer, error) {
 		if n < -1 || n >= int64(len(v.Tokens)) {
 			return nil, fmt.Errorf("tokenizer.ggml.%s_token_id is %d, outside the vocabulary of %d", key, n, len(v.Tokens))
 		}
-		*id = int32(n) //nolint:gosec // within the vocabulary
+		*id = int32(n)
 	}
 	if v.AddBOS, err = f.BoolOr("tokenizer.ggml.add_bos_token", false); err != nil {
 		return nil, err
@@ -168,7 +168,7 @@ func loadTemplate(f *gguf.File, t *tokenizer.Tokenizer) (*chat.Template, error) 
 		if err != nil || id < 0 || id >= int64(t.Size()) {
 			return ""
 		}
-		return string(t.AppendToken(nil, int32(id))) //nolint:gosec // within the vocabulary
+		return string(t.AppendToken(nil, int32(id)))
 	}
 	return chat.New(source, text("bos"), text("eos"))
 }
@@ -326,5 +326,5 @@ func Argmax(x []float32) int32 {
 			best = i
 		}
 	}
-	return int32(best) //nolint:gosec // below the vocabulary
+	return int32(best)
 }

@@ -129,7 +129,7 @@ func group(b *moe.Batch, experts int) (list []pick, first []int32) {
 	for r := range b.Rows {
 		expert, weight := b.Picks(r)
 		for i, e := range expert {
-			list[at[e]] = pick{row: int32(r), weight: weight[i]} //nolint:gosec // below moe.MaxRows
+			list[at[e]] = pick{row: int32(r), weight: weight[i]}
 			at[e]++
 		}
 	}

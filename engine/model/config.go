@@ -199,7 +199,7 @@ func (r *reader) num(key string, def, most int) int {
 	case most < 0 || n > uint64(most):
 		r.fail(fmt.Errorf("%s.%s is %d, want at most %d", r.arch, key, n, most))
 	default:
-		return int(n) //nolint:gosec // at most most
+		return int(n)
 	}
 	return 0
 }
@@ -279,7 +279,7 @@ func (r *reader) kvHeads(c *Config) int {
 			r.fail(fmt.Errorf("%s is %d, more than the %d heads", key, n, c.Heads))
 			return 0
 		}
-		return int(n) //nolint:gosec // at most Heads
+		return int(n)
 	}
 	list, err := r.f.Ints(key)
 	if err != nil {

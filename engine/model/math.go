@@ -77,7 +77,7 @@ func softmax(x []float32) {
 // ln is the natural logarithm of a positive normal number.
 func ln(x float64) float64 {
 	bits := math.Float64bits(x)
-	exp := int(bits>>52) - 1023                          //nolint:gosec // 11 bits
+	exp := int(bits>>52) - 1023
 	m := math.Float64frombits(bits&(1<<52-1) | 1023<<52) // in [1, 2)
 	if m > math.Sqrt2 {
 		m, exp = float64(m/2), exp+1
@@ -99,7 +99,7 @@ func exp64(x float64) float64 {
 	for i := 20; i >= 1; i-- {
 		sum = 1 + float64(float64(sum*r)/float64(i))
 	}
-	return float64(sum * math.Float64frombits(uint64(int(n)+1023)<<52)) //nolint:gosec // |n| < 1011
+	return float64(sum * math.Float64frombits(uint64(int(n)+1023)<<52))
 }
 
 // Pi/2 in three parts of 33 bits: k times a part is exact for k < 2^20.

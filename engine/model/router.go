@@ -131,7 +131,7 @@ func topK(x []float32, pick []uint16) {
 			pick[at] = pick[at-1]
 			at--
 		}
-		pick[at] = uint16(i) //nolint:gosec // below moe.MaxExperts
+		pick[at] = uint16(i)
 	}
 }
 

@@ -109,7 +109,7 @@ func (b *Batch) Grow(expert []uint16, weight []float32) int {
 	}
 	b.Expert = append(b.Expert, expert...)
 	b.Weight = append(b.Weight, weight...)
-	b.First = append(b.First, int32(len(b.Expert))) //nolint:gosec // at most MaxRows x MaxTopK
+	b.First = append(b.First, int32(len(b.Expert)))
 	return r
 }
 

@@ -213,8 +213,8 @@ func TestNamesOfStatusesAndFormats(t *testing.T) {
 		}
 	}
 	for _, tt := range []struct{ f, n, want int }{{int(RowF32), 300, 0}, {int(RowQ8K), 256, 1}, {int(RowQ8K), 257, 2}, {int(RowQ8), 3072, 96}} {
-		if got := RowFormat(tt.f).Scales(tt.n); got != tt.want { //nolint:gosec // small
-			t.Errorf("%v.Scales(%d) = %d, want %d", RowFormat(tt.f), tt.n, got, tt.want) //nolint:gosec // small
+		if got := RowFormat(tt.f).Scales(tt.n); got != tt.want {
+			t.Errorf("%v.Scales(%d) = %d, want %d", RowFormat(tt.f), tt.n, got, tt.want)
 		}
 	}
 }

@@ -9,7 +9,7 @@ const SlabAlign = 64
 // move heap objects, so the address stays.
 func AlignedBytes(n int) []byte {
 	raw := make([]byte, n+SlabAlign-1)
-	off := int(-uintptr(unsafe.Pointer(unsafe.SliceData(raw))) & (SlabAlign - 1)) //nolint:gosec // < 64
+	off := int(-uintptr(unsafe.Pointer(unsafe.SliceData(raw))) & (SlabAlign - 1))
 	return raw[off : off+n : off+n]
 }
 
