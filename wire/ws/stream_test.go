@@ -196,19 +196,21 @@ func TestStreamDeadlineIsResumable(t *testing.T) {
 }
 
 func TestStreamHasLimits(t *testing.T) {
-	near, far := net.Pipe()
-	s := NetConn(New(near, Server, nil, Options{Message: 10, Close: time.Millisecond}))
-	out := collect(far)
-	if n, err := s.Write([]byte("0123456789abcdefghijX")); n != 21 || err != nil {
-		t.Errorf("write: %d, %v", n, err)
-	}
-	go func() { _, _ = far.Write(fB("0123456789a").wire(Server)) }()
-	if _, err := s.Read(make([]byte, 20)); !errors.Is(err, ErrTooBig) {
-		t.Errorf("read: %v", err)
-	}
-	_ = s.Close()
-	<-out.done
-	if got := frames(t, Server, out.bytes()); len(got) != 4 || got[1] != fB("abcdefghij") || got[2] != fB("X") {
-		t.Errorf("sent %v", got)
-	}
+	bubble(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		s := NetConn(New(near, Server, nil, Options{Message: 10}))
+		out := collect(far)
+		if n, err := s.Write([]byte("0123456789abcdefghijX")); n != 21 || err != nil {
+			t.Errorf("write: %d, %v", n, err)
+		}
+		go func() { _, _ = far.Write(fB("0123456789a").wire(Server)) }()
+		if _, err := s.Read(make([]byte, 20)); !errors.Is(err, ErrTooBig) {
+			t.Errorf("read: %v", err)
+		}
+		_ = s.Close()
+		<-out.done
+		if got := frames(t, Server, out.bytes()); len(got) != 4 || got[1] != fB("abcdefghij") || got[2] != fB("X") {
+			t.Errorf("sent %v", got)
+		}
+	})
 }
