@@ -1,0 +1,321 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+
+	"kvasir/internal/moe"
+)
+
+const (
+	dispatchLen = 64
+	pickLen     = 6 // a weight and an expert
+)
+
+// layout is where the arrays of a Dispatch begin within its payload.
+type layout struct {
+	values, scales, weights, experts, counts, end int
+}
+
+// layoutOf returns the layout of a Dispatch. Shape, rows and picks are within their limits.
+func layoutOf(s moe.Shape, rows, picks int) layout {
+	at := layout{values: dispatchLen}
+	if s.Format == moe.RowF32 {
+		at.scales = at.values + 4*rows*s.Hidden
+		at.weights = at.scales
+	} else {
+		at.scales = alignUp(at.values + rows*s.Hidden)
+		at.weights = at.scales + 4*rows*s.Format.Scales(s.Hidden)
+	}
+	at.experts = at.weights + 4*picks
+	at.counts = at.experts + 2*picks
+	at.end = at.counts + rows
+	return at
+}
+
+// DispatchSize returns the bytes of the payload of a Dispatch.
+func DispatchSize(s moe.Shape, rows, picks int) int { return layoutOf(s, rows, picks).end }
+
+// CheckBatch returns an error, wrapping moe.ErrInvalid, unless b can be sent. It is the part of
+// Batch.Validate that costs nothing a value.
+func CheckBatch(b *moe.Batch) error {
+	if err := b.Check(); err != nil {
+		return err
+	}
+	if b.Rows < 1 || b.Rows > moe.MaxRows {
+		return fmt.Errorf("%w: %d rows, want 1 to %d", moe.ErrInvalid, b.Rows, moe.MaxRows)
+	}
+	q, scales, f := b.Rows*b.Hidden, b.Rows*b.Format.Scales(b.Hidden), 0
+	if b.Format == moe.RowF32 {
+		q, f = 0, q
+	}
+	if len(b.Q) != q || len(b.Scales) != scales || len(b.F) != f {
+		return fmt.Errorf("%w: %d int8, %d scales and %d float values, want %d, %d and %d for %d %s rows of %d",
+			moe.ErrInvalid, len(b.Q), len(b.Scales), len(b.F), q, scales, f, b.Rows, b.Format, b.Hidden)
+	}
+	if len(b.First) != b.Rows+1 || b.First[0] != 0 {
+		return fmt.Errorf("%w: %d pick offsets for %d rows, want one more than rows, from 0",
+			moe.ErrInvalid, len(b.First), b.Rows)
+	}
+	for r := range b.Rows {
+		if n := int64(b.First[r+1]) - int64(b.First[r]); n < 1 || n > moe.MaxTopK {
+			return fmt.Errorf("%w: row %d has %d picks, want 1 to %d", moe.ErrInvalid, r, n, moe.MaxTopK)
+		}
+	}
+	if picks := int(b.First[b.Rows]); len(b.Expert) != picks || len(b.Weight) != picks {
+		return fmt.Errorf("%w: %d experts and %d weights for %d picks",
+			moe.ErrInvalid, len(b.Expert), len(b.Weight), picks)
+	}
+	return nil
+}
+
+// AppendDispatch appends the payload of a Dispatch to dst. b is one that CheckBatch accepts: the
+// caller's promise.
+//
+//	0   4   epoch: of the last Assign that is Ready, or 0
+//	4   4   layer
+//	8   4   rows, 1 to 4,096
+//	12  4   hidden size, 1 to 32,768
+//	16  4   picks of all rows together
+//	20  1   row format: 0 F32, 1 Q8K, 2 Q8
+//	21  43  reserved
+//	64      values, row by row: int8, none of them -128; F32: float32
+//	…       Q8K and Q8: zeros up to a multiple of 64, then float32 scales, row by row, one for each 256
+//	        or 32 values, of which the last may be fewer
+//	…   4   each pick, row by row: float32 weight
+//	…   2   each pick, row by row: expert, below 4,096
+//	…   1   each row: number of its picks, 1 to 64
+//
+// So in a payload that is 64-byte aligned, rows and scales are as well.
+func AppendDispatch(dst []byte, epoch uint32, b *moe.Batch) []byte {
+	n, size := len(dst), DispatchSize(b.Shape, b.Rows, len(b.Expert))
+	dst = grow(dst, size)
+	CopyDispatch(dst[n:], 0, epoch, b)
+	return dst
+}
+
+// grow returns dst with n more bytes of any content.
+func grow(dst []byte, n int) []byte {
+	if cap(dst)-len(dst) < n {
+		dst = append(make([]byte, 0, len(dst)+n), dst...)
+	}
+	return dst[:len(dst)+n]
+}
+
+// CopyDispatch fills dst with the bytes from off on of the payload that AppendDispatch makes, so that a
+// batch goes from its slab into a chunk without a copy of the message between. Offset and, but for the
+// last piece, length are multiples of four: no number is cut.
+func CopyDispatch(dst []byte, off int, epoch uint32, b *moe.Batch) {
+	at := layoutOf(b.Shape, b.Rows, len(b.Expert))
+	end := off + len(dst)
+	if off%4 != 0 || end > at.end || end != at.end && end%4 != 0 {
+		panic(fmt.Sprintf("BUG: bytes %d to %d of a dispatch of %d", off, end, at.end))
+	}
+	// piece returns the part of dst that is within an array, and where in the array it begins.
+	piece := func(from, to int) (p []byte, skip int) {
+		lo, hi := max(off, from), min(end, to)
+		if lo >= hi {
+			return nil, 0
+		}
+		return dst[lo-off : hi-off], lo - from
+	}
+	if p, skip := piece(0, dispatchLen); p != nil {
+		var head [dispatchLen]byte
+		putDispatchHead(&head, epoch, b)
+		copy(p, head[skip:])
+	}
+	if b.Format == moe.RowF32 {
+		if p, skip := piece(at.values, at.scales); p != nil {
+			putFloats(p, b.F[skip/4:])
+		}
+	} else {
+		values := at.values + len(b.Q)
+		if p, skip := piece(at.values, values); p != nil {
+			putInt8s(p, b.Q[skip:])
+		}
+		if p, _ := piece(values, at.scales); p != nil {
+			clear(p)
+		}
+		if p, skip := piece(at.scales, at.weights); p != nil {
+			putFloats(p, b.Scales[skip/4:])
+		}
+	}
+	if p, skip := piece(at.weights, at.experts); p != nil {
+		putFloats(p, b.Weight[skip/4:])
+	}
+	if p, skip := piece(at.experts, at.counts); p != nil {
+		putUint16s(p, b.Expert[skip/2:])
+	}
+	if p, skip := piece(at.counts, at.end); p != nil {
+		for i := range p {
+			p[i] = byte(b.First[skip+i+1] - b.First[skip+i])
+		}
+	}
+}
+
+func putDispatchHead(p *[dispatchLen]byte, epoch uint32, b *moe.Batch) {
+	binary.LittleEndian.PutUint32(p[0:], epoch)
+	binary.LittleEndian.PutUint32(p[4:], uint32(b.Layer))
+	binary.LittleEndian.PutUint32(p[8:], uint32(b.Rows))
+	binary.LittleEndian.PutUint32(p[12:], uint32(b.Hidden))
+	binary.LittleEndian.PutUint32(p[16:], uint32(len(b.Expert)))
+	p[20] = byte(b.Format)
+}
+
+// putInt8s moves eight values at a time: the compiler makes one load and one store of each group.
+func putInt8s(dst []byte, src []int8) {
+	src = src[:len(dst)]
+	for len(src) >= 8 {
+		v := (*[8]int8)(src)
+		binary.LittleEndian.PutUint64(dst, uint64(uint8(v[0]))|uint64(uint8(v[1]))<<8|
+			uint64(uint8(v[2]))<<16|uint64(uint8(v[3]))<<24|uint64(uint8(v[4]))<<32|
+			uint64(uint8(v[5]))<<40|uint64(uint8(v[6]))<<48|uint64(uint8(v[7]))<<56)
+		dst, src = dst[8:], src[8:]
+	}
+	for i, v := range src {
+		dst[i] = byte(v)
+	}
+}
+
+func putFloats(dst []byte, src []float32) {
+	for _, v := range src[:len(dst)/4] {
+		binary.LittleEndian.PutUint32(dst, math.Float32bits(v))
+		dst = dst[4:]
+	}
+}
+
+func putUint16s(dst []byte, src []uint16) {
+	for _, e := range src[:len(dst)/2] {
+		binary.LittleEndian.PutUint16(dst, e)
+		dst = dst[2:]
+	}
+}
+
+// DispatchHead is what a Dispatch claims about itself.
+type DispatchHead struct {
+	Epoch uint32
+	moe.Shape
+	Rows, Picks int
+}
+
+// ParseDispatchHead reads the head of a Dispatch and checks all its claims against the length of the
+// payload. A batch with room for Rows and Picks of the Shape can then be filled by ParseDispatch.
+func ParseDispatchHead(p []byte) (h DispatchHead, err error) {
+	const t = TypeDispatch
+	if err := checkLen(t, p); err != nil {
+		return h, err
+	}
+	layer, rows := binary.LittleEndian.Uint32(p[4:]), binary.LittleEndian.Uint32(p[8:])
+	hidden, picks := binary.LittleEndian.Uint32(p[12:]), binary.LittleEndian.Uint32(p[16:])
+	for _, f := range []struct {
+		what   string
+		n      uint32
+		lo, hi uint64
+	}{
+		{"layer", layer, 0, moe.MaxLayers - 1},
+		{"rows", rows, 1, moe.MaxRows},
+		{"hidden size", hidden, 1, moe.MaxHidden},
+		{"picks", picks, uint64(rows), uint64(rows) * moe.MaxTopK},
+		{"row format", uint32(p[20]), 0, uint64(moe.RowQ8)},
+	} {
+		if err := checkCount(t, f.what, uint64(f.n), f.lo, f.hi); err != nil {
+			return h, err
+		}
+	}
+	h = DispatchHead{
+		Epoch: binary.LittleEndian.Uint32(p),
+		Shape: moe.Shape{Layer: int(layer), Hidden: int(hidden), Format: moe.RowFormat(p[20])},
+		Rows:  int(rows),
+		Picks: int(picks),
+	}
+	if want := DispatchSize(h.Shape, h.Rows, h.Picks); len(p) != want {
+		return h, payload(t, "%d bytes for %d %s rows of %d with %d picks, want %d",
+			len(p), h.Rows, h.Format, h.Hidden, h.Picks, want)
+	}
+	return h, checkZero(t, p[21:dispatchLen], 21)
+}
+
+// ParseDispatch fills b from the payload of a Dispatch. b has the shape and the room that the head asks
+// for, or more: the caller's promise. What it holds afterwards keeps all invariants of a Batch, for a
+// layer of moe.MaxExperts. After an error b is to be reset.
+func ParseDispatch(b *moe.Batch, p []byte) (epoch uint32, err error) {
+	const t = TypeDispatch
+	h, err := ParseDispatchHead(p)
+	if err != nil {
+		return 0, err
+	}
+	if b.Format != h.Format || b.Hidden != h.Hidden {
+		panic(fmt.Sprintf("BUG: %s rows of %d parsed into a batch of %s rows of %d", h.Format, h.Hidden, b.Format, b.Hidden))
+	}
+	at := layoutOf(h.Shape, h.Rows, h.Picks)
+	b.Reset(h.Layer)
+	b.Rows = h.Rows
+	b.Weight, b.Expert, b.First = b.Weight[:h.Picks], b.Expert[:h.Picks], b.First[:h.Rows+1]
+	if h.Format == moe.RowF32 {
+		b.F = b.F[:h.Rows*h.Hidden]
+		floats(b.F, p[at.values:])
+	} else {
+		b.Q, b.Scales = b.Q[:h.Rows*h.Hidden], b.Scales[:h.Rows*h.Format.Scales(h.Hidden)]
+		if bad := int8s(b.Q, p[at.values:]); bad >= 0 {
+			return 0, payload(t, "row %d, value %d is -128, want -127 to 127", bad/h.Hidden, bad%h.Hidden)
+		}
+		if err := checkZero(t, p[at.values+len(b.Q):at.scales], at.values+len(b.Q)); err != nil {
+			return 0, err
+		}
+		floats(b.Scales, p[at.scales:])
+	}
+	floats(b.Weight, p[at.weights:])
+	for i := range b.Expert {
+		e := binary.LittleEndian.Uint16(p[at.experts+2*i:])
+		if e >= moe.MaxExperts {
+			return 0, payload(t, "pick %d asks for expert %d, want below %d", i, e, moe.MaxExperts)
+		}
+		b.Expert[i] = e
+	}
+	b.First[0] = 0
+	for r, n := range p[at.counts:] {
+		if n < 1 || n > moe.MaxTopK {
+			return 0, payload(t, "row %d has %d picks, want 1 to %d", r, n, moe.MaxTopK)
+		}
+		b.First[r+1] = b.First[r] + int32(n)
+	}
+	if sum := int(b.First[h.Rows]); sum != h.Picks {
+		return 0, payload(t, "the rows have %d picks together, the head says %d", sum, h.Picks)
+	}
+	return h.Epoch, nil
+}
+
+// int8s fills dst and returns the index of the first -128, or -1.
+func int8s(dst []int8, src []byte) int {
+	const low, high = 0x0101010101010101, 0x8080808080808080
+	var bad uint64
+	d, s := dst, src[:len(dst)]
+	for len(d) >= 8 {
+		v := binary.LittleEndian.Uint64(s)
+		w := v ^ high // -128 becomes 0: then, and never without one, a byte's high bit is set below
+		bad |= (w - low) & ^w & high
+		o := (*[8]int8)(d)
+		o[0], o[1], o[2], o[3] = int8(v), int8(v>>8), int8(v>>16), int8(v>>24)
+		o[4], o[5], o[6], o[7] = int8(v>>32), int8(v>>40), int8(v>>48), int8(v>>56)
+		d, s = d[8:], s[8:]
+	}
+	for i, v := range s {
+		d[i] = int8(v)
+		if v == 0x80 {
+			bad = 1
+		}
+	}
+	if bad == 0 {
+		return -1
+	}
+	return slices.Index(dst, -128)
+}
+
+func floats(dst []float32, src []byte) {
+	for i := range dst {
+		dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(src))
+		src = src[4:]
+	}
+}
