@@ -126,7 +126,7 @@ func (c *Conn) Write(b []byte) (int, error) {
 }
 
 func (c *Conn) fail(op string, err error) error {
-	if err == nil || err == io.EOF {
+	if err == nil || errors.Is(err, io.EOF) {
 		return err
 	}
 	if isDone(c.gone) {

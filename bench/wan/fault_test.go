@@ -109,18 +109,25 @@ func TestBlackHoleSwallowsAndKeepsTheConnection(t *testing.T) {
 }
 
 func TestBlackHoleHidesThatTheOtherEndLeft(t *testing.T) {
-	bubble(t, Profile{RTT: 20 * msec}, func(t *testing.T, l *Link, near, far *Conn) {
-		_ = far.Close()
-		l.BlackHole(Down)
-		for range 10 {
-			time.Sleep(time.Minute)
-			send(t, near, "hello")
-		}
-		_ = near.SetReadDeadline(time.Now().Add(time.Minute))
-		if _, err := near.Read(make([]byte, 1)); errorText(err) != late {
-			t.Errorf("read in a black hole: %v, want a time-out", err)
-		}
-	})
+	for _, first := range []string{"close", "hole"} {
+		bubble(t, Profile{RTT: 20 * msec}, func(t *testing.T, l *Link, near, far *Conn) {
+			if first == "close" {
+				_ = far.Close()
+				l.BlackHole(Down)
+			} else {
+				l.BlackHole(Down)
+				_ = far.Close()
+			}
+			for range 10 {
+				time.Sleep(time.Minute)
+				send(t, near, "hello")
+			}
+			_ = near.SetReadDeadline(time.Now().Add(time.Minute))
+			if _, err := near.Read(make([]byte, 1)); errorText(err) != late {
+				t.Errorf("%s first: read in a black hole: %v, want a time-out", first, err)
+			}
+		})
+	}
 }
 
 func TestBlackHoleMeetsNewConnections(t *testing.T) {

@@ -116,7 +116,7 @@ func TestProxyPassesReset(t *testing.T) {
 func TestProxyTellsAWriterThatTheOtherEndLeft(t *testing.T) {
 	_, near, far := through(t, Profile{RTT: msec})
 	_ = far.Close()
-	if _, err := near.Read(make([]byte, 1)); err != io.EOF {
+	if _, err := near.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Fatalf("got %v, want the end of the stream", err)
 	}
 	for { // until the far kernel has refused it, and that has come back
@@ -139,7 +139,7 @@ func TestCutReachesSockets(t *testing.T) {
 			}
 			for _, c := range []net.Conn{near, far} {
 				_, err := c.Read(make([]byte, 1))
-				if how == Reset && !errors.Is(err, syscall.ECONNRESET) || how == Fin && err != io.EOF {
+				if how == Reset && !errors.Is(err, syscall.ECONNRESET) || how == Fin && !errors.Is(err, io.EOF) {
 					t.Errorf("read after the cut: %v", err)
 				}
 			}
@@ -150,7 +150,12 @@ func TestCutReachesSockets(t *testing.T) {
 func TestCutByFinGivesTheEndOfTheStreamToAWriter(t *testing.T) {
 	l, near, far := through(t, Profile{RTT: msec, Up: mbits})
 	var w sync.WaitGroup
-	w.Go(func() { _, _ = near.Write(make([]byte, 16<<20)) }) // until it is refused
+	w.Go(func() {
+		// The link reads on after the cut: else its kernel would answer with a reset.
+		if _, err := near.Write(make([]byte, 16<<20)); err != nil {
+			t.Errorf("near: %v, want its bytes taken", err)
+		}
+	})
 	if _, err := far.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
@@ -158,10 +163,9 @@ func TestCutByFinGivesTheEndOfTheStreamToAWriter(t *testing.T) {
 	if _, err := io.Copy(io.Discard, far); err != nil {
 		t.Errorf("far: %v, want the end of the stream", err)
 	}
-	if _, err := near.Read(make([]byte, 1)); err != io.EOF {
+	if _, err := near.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("near: %v, want the end of the stream", err)
 	}
-	_ = near.Close()
 	w.Wait()
 }
 
@@ -172,14 +176,14 @@ func TestProxyResetsWhatTheTargetRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer shutAll(l)
 	x, err := l.Proxy("127.0.0.1:0", ln.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	near, err := net.Dial("tcp", x.Addr().String())
 	if err == nil { // else the reset was there before Dial was through
-		defer near.Close()
+		defer shutAll(near)
 		_, err = near.Read(make([]byte, 1))
 	}
 	if !errors.Is(err, syscall.ECONNRESET) {
@@ -188,6 +192,10 @@ func TestProxyResetsWhatTheTargetRefuses(t *testing.T) {
 	_, err = l.Dial(t.Context(), "tcp", ln.Addr().String())
 	if !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("dial: %v, want it refused", err)
+	}
+	_ = l.Close() // waits for what is under way
+	if n := l.Stats().Open; n != 0 {
+		t.Errorf("%d connections open, want none", n)
 	}
 }
 
@@ -212,7 +220,7 @@ func TestProxyCloseLeavesItsConnections(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer shutAll(l)
 	x, err := l.Proxy("127.0.0.1:0", ln.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -221,12 +229,12 @@ func TestProxyCloseLeavesItsConnections(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer near.Close()
+	defer shutAll(near)
 	far, err := ln.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer far.Close()
+	defer shutAll(far)
 	if err := x.Close(); err != nil {
 		t.Error(err)
 	}
@@ -245,18 +253,18 @@ func TestDialPutsTheLinkBetween(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer shutAll(l)
 	ln := target(t)
 	c, err := l.Dial(t.Context(), "tcp", ln.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close()
+	defer shutAll(c)
 	far, err := ln.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer far.Close()
+	defer shutAll(far)
 	if c.RemoteAddr().String() != ln.Addr().String() || c.LocalAddr().String() != far.RemoteAddr().String() {
 		t.Errorf("addresses %v and %v, want those of the socket", c.LocalAddr(), c.RemoteAddr())
 	}
@@ -281,7 +289,7 @@ func TestServeTakesARoundTripToConnect(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer l.Close()
+		defer shutAll(l)
 		start := time.Now()
 		far := make(chan net.Conn, 1)
 		ln := newMemory()
@@ -319,7 +327,7 @@ func TestServeInABlackHoleSaysNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer l.Close()
+		defer shutAll(l)
 		l.BlackHole(Down)
 		ln := newMemory()
 		err = l.Serve(ln, func(context.Context) (net.Conn, error) {
@@ -365,7 +373,7 @@ func TestLinkCloseResetsSocketsAndListeners(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer again.Close()
+	defer shutAll(again)
 	_ = l.Close()
 	for i, c := range []net.Conn{near, far, again} {
 		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {

@@ -188,7 +188,7 @@ func (s *socket) collect(ready func() error) {
 				return
 			}
 		}
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			s.out.finish(io.EOF)
 			return
 		}
@@ -233,7 +233,7 @@ func (s *socket) deliver() {
 			}
 			continue
 		}
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			closeWrite(s.Conn)
 		} else {
 			abort(s.Conn)

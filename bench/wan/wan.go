@@ -13,7 +13,7 @@
 //
 // A Link serves in four forms: Proxy and Serve stand between a listener and a target, Dial replaces a
 // dialer, Join and Wrap take connections that exist, Pipe needs no socket at all. Pipe, Wrap, Join and
-// Serve also run inside a testing/synctest bubble, where every delay is exact.
+// Serve also run inside a testing/synctest bubble, if the Link was made in it; every delay is exact there.
 package wan
 
 import (
