@@ -1,0 +1,150 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"kvasir/engine"
+)
+
+type inspectCmd struct {
+	File    filePath `arg:"" optional:"" help:"Model file in GGUF format. Default: the built-in kvasir-tiny."`
+	Tensors bool     `help:"List all tensors."`
+	jsonFlag
+}
+
+// Help is printed by kvasir model inspect --help.
+func (inspectCmd) Help() string {
+	return `The routed experts are the part of a model that may live on other machines; the rest is dense and stays on the backbone. Memory is what one sequence holds besides the weights. With --json everything is printed, metadata and tensors too.
+
+Example:
+
+    kvasir model inspect --tensors model.gguf`
+}
+
+// Run prints what is in a file.
+func (c *inspectCmd) Run(a *app) error {
+	info, err := engine.Inspect(string(c.File))
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return a.stdout.printJSON(info)
+	}
+	s := a.stdout
+	s.printf("%s\n", s.styled(bold, clean(info.Name)))
+	facts(&info).print(s)
+	s.printf("\n")
+	roles(&info).print(s)
+	s.printf("\n")
+	formats(&info).print(s)
+	if c.Tensors {
+		s.printf("\n")
+		tensors(&info).print(s)
+	}
+	return nil
+}
+
+// facts are the lines on top.
+func facts(info *engine.Info) *table {
+	t := &table{}
+	t.add("architecture", fmt.Sprintf("%s, GGUF version %d, %s", info.Architecture, info.Version,
+		size(uint64(info.Bytes))))
+	if info.Runs {
+		t.add("runs here", "yes")
+	} else {
+		t.add("runs here", "no: "+info.Problem)
+	}
+	t.style = func(row, column int) style {
+		if row == 1 && column == 1 && !info.Runs {
+			return red
+		}
+		return plain
+	}
+	if x := info.Shape; x != nil {
+		shapeFacts(t, x)
+	}
+	if m := info.Memory; m != nil && info.Shape != nil {
+		full := m.Fixed + m.PerToken*int64(info.Shape.Context)
+		t.add("memory", fmt.Sprintf("%s a sequence and %s a token of it, %s with a full context",
+			size(uint64(m.Fixed)), size(uint64(m.PerToken)), size(uint64(full))))
+	}
+	if x := info.Slices; x != nil {
+		t.add("to spread", fmt.Sprintf("%s in %s, %s or %.1f %% of the weights; about %s each",
+			plural(x.Experts, "routed expert"), plural(x.Layers, "layer"), size(uint64(x.Bytes)), 100*x.Share,
+			size(uint64(x.ExpertBytes))))
+		dense := weights(info) - x.Bytes
+		t.add("at home", fmt.Sprintf("%s or %.1f %% of the weights, dense", size(uint64(dense)), 100*(1-x.Share)))
+	}
+	return t
+}
+
+func shapeFacts(t *table, x *engine.ShapeInfo) {
+	layers := strconv.Itoa(x.Layers)
+	if x.Recurrent > 0 {
+		layers += fmt.Sprintf(": %d with gated DeltaNet, %d with attention", x.Recurrent, x.Layers-x.Recurrent)
+	}
+	if x.MTP > 0 {
+		layers += "; " + plural(x.MTP, "MTP block") + ", not run"
+	}
+	t.add("layers", layers)
+	t.add("hidden", decimal(uint64(x.Hidden)))
+	t.add("attention", fmt.Sprintf("%s of %d, %s", plural(x.Heads, "head"), x.HeadDim,
+		plural(x.KVHeads, "key and value head")))
+	experts := fmt.Sprintf("%d a layer, %d a token, FFN %s", x.Experts, x.TopK, decimal(uint64(x.FFN)))
+	if x.SharedFFN > 0 {
+		experts += ", and a shared one, FFN " + decimal(uint64(x.SharedFFN))
+	}
+	t.add("experts", experts)
+	t.add("vocabulary", decimal(uint64(x.Vocabulary))+" tokens")
+	t.add("context", decimal(uint64(x.Context))+" tokens")
+}
+
+// weights is the size of all tensors.
+func weights(info *engine.Info) int64 {
+	sum := int64(0)
+	for _, p := range info.Parts {
+		sum += p.Bytes
+	}
+	return sum
+}
+
+func roles(info *engine.Info) *table {
+	t := &table{head: []string{"role", "tensors", "size", "share"}, right: []bool{false, true, true, true}}
+	for _, p := range info.Parts {
+		t.add(p.Role, strconv.Itoa(p.Tensors), size(uint64(p.Bytes)), share(p.Bytes, weights(info)))
+	}
+	return t
+}
+
+func formats(info *engine.Info) *table {
+	t := &table{head: []string{"format", "tensors", "size", "share"}, right: []bool{false, true, true, true}}
+	for _, f := range info.Formats {
+		t.add(f.Format, strconv.Itoa(f.Tensors), size(uint64(f.Bytes)), share(f.Bytes, weights(info)))
+	}
+	return t
+}
+
+// share writes a part of a whole in percent.
+func share(part, whole int64) string {
+	if whole == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.1f %%", 100*float64(part)/float64(whole))
+}
+
+func tensors(info *engine.Info) *table {
+	t := &table{
+		head:  []string{"tensor", "role", "format", "dimensions", "size"},
+		right: []bool{false, false, false, false, true},
+	}
+	for _, x := range info.Tensors {
+		var dims []string
+		for _, d := range x.Dims {
+			dims = append(dims, strconv.Itoa(d))
+		}
+		t.add(x.Name, x.Role, x.Format, strings.Join(dims, " x "), size(uint64(x.Bytes)))
+	}
+	return t
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"runtime"
+
+	"golang.org/x/sys/cpu"
+)
+
+// machine is the computer as Kvasir sees it. What the system does not tell is empty or 0.
+type machine struct {
+	CPU       string   `json:"cpu"`
+	Cores     int      `json:"cores"`           // that the system has given to this process
+	Threads   int      `json:"threads"`         // that Go will use: GOMAXPROCS
+	Features  []string `json:"features"`        // of those that a kernel could use
+	Memory    uint64   `json:"memory,omitzero"` // bytes, or the limit of this container if it is less
+	Available uint64   `json:"available,omitzero"`
+}
+
+func readMachine() machine {
+	m := machine{
+		CPU: cpuName(), Cores: runtime.NumCPU(), Threads: runtime.GOMAXPROCS(0),
+		Features: features(),
+	}
+	if m.CPU == "" {
+		m.CPU = "unnamed processor"
+	}
+	m.Memory, m.Available = memory()
+	return m
+}
+
+// features lists the instruction sets that matter to integer kernels, as the system calls them.
+func features() []string {
+	names := []string{}
+	for _, f := range []struct {
+		name string
+		has  bool
+	}{
+		{"sse4.1", cpu.X86.HasSSE41},
+		{"avx2", cpu.X86.HasAVX2},
+		{"fma", cpu.X86.HasFMA},
+		{"f16c", cpu.X86.HasF16C},
+		{"avxvnni", cpu.X86.HasAVXVNNI},
+		{"avxvnniint8", cpu.X86.HasAVXVNNIInt8},
+		{"avx512f", cpu.X86.HasAVX512F},
+		{"avx512bw", cpu.X86.HasAVX512BW},
+		{"avx512vl", cpu.X86.HasAVX512VL},
+		{"avx512vnni", cpu.X86.HasAVX512VNNI},
+		{"amxint8", cpu.X86.HasAMXInt8},
+		{"asimd", cpu.ARM64.HasASIMD},
+		{"asimdhp", cpu.ARM64.HasASIMDHP},
+		{"asimddp", cpu.ARM64.HasASIMDDP},
+		{"i8mm", cpu.ARM64.HasI8MM},
+		{"sve", cpu.ARM64.HasSVE},
+		{"sve2", cpu.ARM64.HasSVE2},
+	} {
+		if f.has {
+			names = append(names, f.name)
+		}
+	}
+	return names
+}

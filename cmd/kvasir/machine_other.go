@@ -1,0 +1,7 @@
+//go:build !linux && !darwin && !windows
+
+package main
+
+func cpuName() string { return "" }
+
+func memory() (total, available uint64) { return 0, 0 }

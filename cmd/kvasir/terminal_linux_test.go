@@ -1,0 +1,162 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// terminal runs the program with all three streams on a terminal and returns what a person would get.
+func (c call) terminal(t *testing.T, reply func(soFar string, in *os.File)) (status int, seen string) {
+	t.Helper()
+	control, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Skipf("no pseudo-terminals here: %v", err)
+	}
+	defer control.Close() //nolint:errcheck // the test is over
+	fd := int(control.Fd())
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tty, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := c.command(t)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
+	// The terminal is the program's own, so that a typed Ctrl-C reaches it.
+	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true, Setctty: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := tty.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	buf := make([]byte, 4096)
+	for { // until the program has closed its side, which reads as an error
+		n, err := control.Read(buf)
+		b.Write(buf[:n])
+		if reply != nil {
+			reply(b.String(), control)
+		}
+		if err != nil {
+			break
+		}
+	}
+	return exitStatus(t, cmd.Wait()), strings.ReplaceAll(b.String(), "\r\n", "\n")
+}
+
+func TestTerminalShowsTheWholeSentence(t *testing.T) {
+	t.Parallel()
+	c := call{args: []string{"run", "The capital of France is", "--tokens", "3"}, env: []string{"TERM=xterm"}}
+	status, seen := c.terminal(t, nil)
+	if status != statusDone || !strings.HasPrefix(seen, "\x1b[2mThe capital of France is\x1b[0m Paris") {
+		t.Errorf("exit status %d, terminal shows %q", status, seen)
+	}
+	if !strings.Contains(seen, "kvasir-tiny") || !strings.Contains(seen, "3 tokens") {
+		t.Errorf("no statistics on the terminal: %q", seen)
+	}
+	c.env = []string{"TERM=xterm", "NO_COLOR=1"}
+	if _, seen = c.terminal(t, nil); !strings.HasPrefix(seen, "The capital of France is Paris") || strings.Contains(seen, "\x1b") {
+		t.Errorf("with NO_COLOR the terminal shows %q", seen)
+	}
+	c.args = append(c.args, "--chat")
+	if _, seen = c.terminal(t, nil); strings.HasPrefix(seen, "The capital of France is") {
+		t.Errorf("with --chat the terminal shows the prompt again: %q", seen)
+	}
+}
+
+func TestTerminalDoesNotObeyAPrompt(t *testing.T) {
+	t.Parallel()
+	c := call{args: []string{"run", "a\x1b[2Jb", "--tokens", "1"}, env: []string{"TERM=xterm"}}
+	if _, seen := c.terminal(t, nil); !strings.Contains(seen, `a\x1b[2Jb`) {
+		t.Errorf("terminal shows %q", seen)
+	}
+}
+
+func TestTerminalWithoutAPromptIsUsage(t *testing.T) {
+	t.Parallel()
+	status, seen := call{args: []string{"run"}}.terminal(t, nil)
+	if status != statusUsage {
+		t.Errorf("exit status %d, want %d", status, statusUsage)
+	}
+	wantOneLine(t, seen, "a prompt is missing")
+}
+
+// Ctrl-C must also end a wait for input, which no context can interrupt.
+func TestCtrlCEndsAWaitForInput(t *testing.T) {
+	t.Parallel()
+	typed := false
+	reply := func(soFar string, in *os.File) {
+		if !typed && strings.Contains(soFar, "half") {
+			typed = true
+			if _, err := in.WriteString("\x03"); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	c := call{args: []string{"run", "-", "--log", "debug"}, env: []string{"NO_COLOR=1"}}
+	// The log line says that the program is past its start; then it is given half a prompt.
+	started := false
+	status, seen := c.terminal(t, func(soFar string, in *os.File) {
+		if !started && strings.Contains(soFar, "command") {
+			started = true
+			if _, err := in.WriteString("half"); err != nil {
+				t.Error(err)
+			}
+		}
+		reply(soFar, in)
+	})
+	if status != statusFailed || !strings.HasSuffix(seen, "kvasir: interrupted\n") {
+		t.Errorf("exit status %d, terminal shows %q", status, seen)
+	}
+}
+
+func TestCtrlCEndsAGeneration(t *testing.T) {
+	t.Parallel()
+	typed := false
+	c := call{args: []string{"run", "The king", "--tokens", "1000"}, env: []string{"NO_COLOR=1"}}
+	status, seen := c.terminal(t, func(soFar string, in *os.File) {
+		if !typed && len(soFar) > len("The king")+10 {
+			typed = true
+			if _, err := in.WriteString("\x03"); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	if status != statusFailed || !strings.HasSuffix(seen, "\nkvasir: interrupted\n") {
+		t.Errorf("exit status %d, terminal shows %q", status, seen)
+	}
+	if !strings.HasPrefix(seen, "The king") {
+		t.Errorf("what was made before is lost: %q", seen)
+	}
+}
+
+func TestCtrlCEndsAProfile(t *testing.T) {
+	t.Parallel()
+	typed := false
+	model := tinyFile(t)
+	c := call{args: []string{"model", "profile", model}, env: []string{"NO_COLOR=1"}}
+	status, seen := c.terminal(t, func(soFar string, in *os.File) {
+		if !typed && strings.Contains(soFar, "reading") {
+			typed = true
+			if _, err := in.WriteString("\x03"); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	if status != statusFailed || !strings.HasSuffix(seen, "\rkvasir: interrupted\n") {
+		t.Errorf("exit status %d, terminal shows %q", status, seen)
+	}
+	if _, err := os.Stat(model + ".profile.json"); err == nil {
+		t.Error("a profile was written all the same")
+	}
+}
