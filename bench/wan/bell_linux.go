@@ -13,9 +13,9 @@ import (
 // early is how long before the time the bell gets up: the kernel wakes a thread 20 to 80 µs late.
 const early = 100 * time.Microsecond
 
-// bell wakes waiters at the link's time to a few microseconds. The runtime's own timers come up to a
-// millisecond late on Linux, since an idle runtime waits in epoll by the millisecond; a timerfd wakes
-// it in time and costs no thread. run is its goroutine.
+// bell wakes waiters at the link's time to a few microseconds. The runtime's own timers come up to
+// a millisecond late on Linux, since an idle runtime waits in epoll by the millisecond; a timerfd
+// wakes it in time and costs no thread. run is its goroutine.
 type bell struct {
 	now  func() time.Duration
 	fd   int

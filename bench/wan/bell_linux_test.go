@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestBellRingsEachInItsTurn has waiters of many times come in any order, behind one that waits for an
-// hour: none is forgotten, and none is woken before its time.
+// TestBellRingsEachInItsTurn has waiters of many times come in any order, behind one that waits for
+// an hour: none is forgotten, and none is woken before its time.
 func TestBellRingsEachInItsTurn(t *testing.T) {
 	start := time.Now()
 	now := func() time.Duration { return time.Since(start) }

@@ -76,9 +76,10 @@ func chatter(c net.Conn, stop <-chan struct{}) {
 	}
 }
 
-// TestCalibrateBusyProcess shows what happens to the round trip when the process that the link lives in
-// also computes: a goroutine that has become ready waits for a processor of the runtime, 10 ms at worst.
-// With more of them than cores the kernel's scheduler decides, which prefers those who have slept.
+// TestCalibrateBusyProcess shows what happens to the round trip when the process that the link
+// lives in also computes: a goroutine that has become ready waits for a processor of the runtime,
+// 10 ms at worst. With more of them than cores the kernel's scheduler decides, which prefers those
+// who have slept.
 func TestCalibrateBusyProcess(t *testing.T) {
 	cores := runtime.NumCPU()
 	for _, procs := range []int{cores, cores + 2, 2 * cores, 4 * cores} {

@@ -53,8 +53,8 @@ func (l *Link) await(t time.Duration, change, due <-chan struct{}, w *waiter) er
 	}
 }
 
-// clockMoves tells whether time passes while the caller runs. In a testing/synctest bubble it does not,
-// and what waits for the kernel would not move it.
+// clockMoves tells whether time passes while the caller runs. In a testing/synctest bubble it does
+// not, and what waits for the kernel would not move it.
 func clockMoves() bool {
 	start := time.Now()
 	for range 1000 {

@@ -275,8 +275,8 @@ func (f *flow) arrived(p []byte) (n int, next time.Duration, err error) {
 	return 0, f.lane.there(f.endAt), nil
 }
 
-// finish ends the flow behind what is under way: the reader gets end, io.EOF or a reset. It returns the
-// lane time at which it does.
+// finish ends the flow behind what is under way: the reader gets end, io.EOF or a reset. It returns
+// the lane time at which it does.
 func (f *flow) finish(end error) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -288,8 +288,8 @@ func (f *flow) finish(end error) time.Duration {
 	return f.endAt
 }
 
-// leave says that nobody reads any more: what arrives is dropped. The writer gets an error once it can
-// know, at the other way's time at.
+// leave says that nobody reads any more: what arrives is dropped. The writer gets an error once it
+// can know, at the other way's time at.
 func (f *flow) leave(at time.Duration) {
 	lost := f.mate.isLost() // before f.mu: two flows are never locked at once
 	f.mu.Lock()
@@ -304,7 +304,8 @@ func (f *flow) leave(at time.Duration) {
 	f.dropLocked()
 }
 
-// swallow puts the flow into a black hole, and with it what the other way's writer would learn from it.
+// swallow puts the flow into a black hole, and with it what the other way's writer would learn from
+// it.
 func (f *flow) swallow() {
 	f.mu.Lock()
 	f.lost = true

@@ -11,8 +11,8 @@ import (
 // Invariants:
 //
 //  1. The lane's own time is the link's less lag. It stands still while the link's is before until.
-//  2. What was admitted has left the queue at lane time free. Nothing is admitted that would make the
-//     queue longer than its limit.
+//  2. What was admitted has left the queue at lane time free. Nothing is admitted that would make
+//     the queue longer than its limit.
 type lane struct {
 	half   time.Duration // one way
 	rate   int64         // bits/s, 0 = unlimited
@@ -76,9 +76,9 @@ func (n *lane) there(t time.Duration) time.Duration {
 	return t + n.lag
 }
 
-// admit puts bytes into the queue. It returns the lane time at which the last of them arrives at the
-// far end of the wire, jitter aside; or, if the queue is too full, the link's time at which to try
-// again.
+// admit puts bytes into the queue. It returns the lane time at which the last of them arrives at
+// the far end of the wire, jitter aside; or, if the queue is too full, the link's time at which to
+// try again.
 func (n *lane) admit(now time.Duration, bytes int) (arrives, again time.Duration, ok bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -94,8 +94,8 @@ func (n *lane) admit(now time.Duration, bytes int) (arrives, again time.Duration
 	}
 	start := max(n.free, here)
 	if start-here > n.span(n.queue-bytes) {
-		// Waiting for more room than is needed wakes the writer less often, and what it writes leaves
-		// at the same time, since the queue does not run empty.
+		// Waiting for more room than is needed wakes the writer less often, and what it writes
+		// leaves at the same time, since the queue does not run empty.
 		room := n.span(n.queue - max(bytes, n.queue/4))
 		return 0, n.free - room + n.lag, false
 	}

@@ -20,8 +20,8 @@ type Proxy struct {
 	done <-chan struct{} // closed when it accepts no more
 }
 
-// Proxy listens on the address listen and connects what comes to target, over the link. A connection
-// opens one round trip after it was made, as one does over a real path.
+// Proxy listens on the address listen and connects what comes to target, over the link. A
+// connection opens one round trip after it was made, as one does over a real path.
 func (l *Link) Proxy(listen, target string) (*Proxy, error) {
 	ln, err := net.Listen("tcp", listen)
 	if err != nil {

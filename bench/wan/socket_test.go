@@ -280,9 +280,9 @@ func TestDialPutsTheLinkBetween(t *testing.T) {
 	}
 }
 
-// TestServeTakesARoundTripToConnect follows a connection's first bytes: the request to connect takes
-// half a round trip, its answer another; then the near end writes, and the far end half a round trip
-// later.
+// TestServeTakesARoundTripToConnect follows a connection's first bytes: the request to connect
+// takes half a round trip, its answer another; then the near end writes, and the far end half a
+// round trip later.
 func TestServeTakesARoundTripToConnect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, err := NewLink(Profile{RTT: 20 * msec})

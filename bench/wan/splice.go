@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// drainMax is how long a socket that was shut is read on, so that its peer gets the end of the stream
-// and not a reset.
+// drainMax is how long a socket that was shut is read on, so that its peer gets the end of the
+// stream and not a reset.
 const drainMax = 5 * time.Second
 
-// socketToll is what a loopback socket at one end of a connection adds each way: the system call, and
-// the time until the goroutine at the other end of the socket runs.
+// socketToll is what a loopback socket at one end of a connection adds each way: the system call,
+// and the time until the goroutine at the other end of the socket runs.
 const socketToll = 50 * time.Microsecond
 
 // Pipe returns the two ends of a connection over the link, without any socket.
@@ -48,8 +48,8 @@ func (l *Link) wrap(far net.Conn, ready func() error) (*Conn, error) {
 	return near, nil
 }
 
-// Join puts the link between two connections and returns. The link owns both from then on, also when
-// it returns an error.
+// Join puts the link between two connections and returns. The link owns both from then on, also
+// when it returns an error.
 func (l *Link) Join(near, far net.Conn) error {
 	p, err := l.newPair()
 	if err != nil {
@@ -66,8 +66,8 @@ func (l *Link) Join(near, far net.Conn) error {
 	return nil
 }
 
-// Dial connects as a net.Dialer does and puts the link between the caller and the connection. It takes
-// a round trip.
+// Dial connects as a net.Dialer does and puts the link between the caller and the connection. It
+// takes a round trip.
 func (l *Link) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	ctx, cancel := l.join(ctx)
 	defer cancel()
@@ -126,8 +126,8 @@ func (l *Link) travel(ctx context.Context, n *lane) error {
 	}
 }
 
-// plug pumps between a socket and its flows until both ways have ended. The socket is not read before
-// ready returns nil.
+// plug pumps between a socket and its flows until both ways have ended. The socket is not read
+// before ready returns nil.
 func (p *pair) plug(c net.Conn, toSocket, fromSocket *flow, ready func() error) bool {
 	s := &socket{pair: p, Conn: c, in: toSocket, out: fromSocket}
 	s.users.Store(2)
@@ -150,8 +150,8 @@ func (p *pair) plug(c net.Conn, toSocket, fromSocket *flow, ready func() error) 
 	return true
 }
 
-// socket is the end of an emulated connection that is one. Two goroutines use it: collect reads, and
-// deliver writes. Each ends when its way of the connection does, by a stream's end or a cut.
+// socket is the end of an emulated connection that is one. Two goroutines use it: collect reads,
+// and deliver writes. Each ends when its way of the connection does, by a stream's end or a cut.
 type socket struct {
 	net.Conn
 	pair    *pair

@@ -1,19 +1,20 @@
-// Package wan makes a stream connection behave as if its ends stood far apart: round trip, jitter, a
-// rate each way behind a short queue, stalls, black holes and cuts.
+// Package wan makes a stream connection behave as if its ends stood far apart: round trip, jitter,
+// a rate each way behind a short queue, stalls, black holes and cuts.
 //
 // A Link is one path, say a home line. All connections over it share its two ways:
 //
 //	write -> [ queue, at most 64 KiB ] -> [ rate ] -> [ wire: half a round trip, jitter ] -> read
 //
 // A byte leaves the queue at the rate and then spends its time on the wire, however many others are
-// there; so a link carries up to its bandwidth-delay product. A full queue holds the writer back: the
-// emulator loses nothing and reorders nothing, as a stream over a real path does not either. What it
-// does not model: loss and the retransmission that follows, slow start, packet headers (rates count
-// payload), and the bytes that the sockets' own buffers hold.
+// there; so a link carries up to its bandwidth-delay product. A full queue holds the writer back:
+// the emulator loses nothing and reorders nothing, as a stream over a real path does not either.
+// What it does not model: loss and the retransmission that follows, slow start, packet headers
+// (rates count payload), and the bytes that the sockets' own buffers hold.
 //
-// A Link serves in four forms: Proxy and Serve stand between a listener and a target, Dial replaces a
-// dialer, Join and Wrap take connections that exist, Pipe needs no socket at all. Pipe, Wrap, Join and
-// Serve also run inside a testing/synctest bubble, if the Link was made in it; every delay is exact there.
+// A Link serves in four forms: Proxy and Serve stand between a listener and a target, Dial replaces
+// a dialer, Join and Wrap take connections that exist, Pipe needs no socket at all. Pipe, Wrap,
+// Join and Serve also run inside a testing/synctest bubble, if the Link was made in it; every delay
+// is exact there.
 package wan
 
 import (
@@ -48,8 +49,8 @@ var (
 	ErrFull = errors.New("wan: too many connections on one link")
 )
 
-// Way is a direction, or both. The near end of a connection is the one that dials: a proxy's client, a
-// dialer's caller.
+// Way is a direction, or both. The near end of a connection is the one that dials: a proxy's
+// client, a dialer's caller.
 type Way uint8
 
 // Ways.
@@ -99,8 +100,8 @@ func (p Profile) Check() error {
 	return nil
 }
 
-// wire returns how many bytes one connection may have under way at a rate, one way: twice what fills
-// queue and wire, so that a reader a little late does not hold the writer back.
+// wire returns how many bytes one connection may have under way at a rate, one way: twice what
+// fills queue and wire, so that a reader a little late does not hold the writer back.
 func (p Profile) wire(rate int64) float64 {
 	if rate == 0 {
 		return wireDefault
@@ -109,8 +110,8 @@ func (p Profile) wire(rate int64) float64 {
 	return max(1<<20, 2*(QueueMax+perSecond*(p.RTT+p.Jitter).Seconds()/2))
 }
 
-// Link is one path and the connections over it. Its methods are safe for concurrent use. Lock order:
-// Link.mu, flow.mu, lane.mu; a later one is never held when an earlier one is taken.
+// Link is one path and the connections over it. Its methods are safe for concurrent use. Lock
+// order: Link.mu, flow.mu, lane.mu; a later one is never held when an earlier one is taken.
 type Link struct {
 	profile  Profile
 	epoch    time.Time // the link's clock counts from here
@@ -168,8 +169,8 @@ func (l *Link) Close() error {
 	return nil
 }
 
-// Stall stands the ways still for d: nothing comes out, the queues fill, and then all goes on as if the
-// time had not been. A stall within a stall ends at the later of the two ends.
+// Stall stands the ways still for d: nothing comes out, the queues fill, and then all goes on as if
+// the time had not been. A stall within a stall ends at the later of the two ends.
 func (l *Link) Stall(w Way, d time.Duration) {
 	for _, n := range l.lanes(w) {
 		n.stall(l.now(), d)
@@ -187,10 +188,10 @@ func (l *Link) Resume(w Way) {
 	}
 }
 
-// BlackHole swallows what comes out of the ways: the connections stay open and writers go on writing,
-// but nothing arrives any more, not even the end of the stream. A connection that has met a black hole
-// stays in it, as one whose address mapping is lost does; Heal only lets new ones through. Dial waits
-// for its context, and a proxy's client finds a connection that says nothing.
+// BlackHole swallows what comes out of the ways: the connections stay open and writers go on
+// writing, but nothing arrives any more, not even the end of the stream. A connection that has met
+// a black hole stays in it, as one whose address mapping is lost does; Heal only lets new ones
+// through. Dial waits for its context, and a proxy's client finds a connection that says nothing.
 func (l *Link) BlackHole(w Way) {
 	for _, n := range l.lanes(w) {
 		n.setHole(true)
@@ -221,8 +222,8 @@ const (
 	Fin              // both ends read the end of the stream
 )
 
-// Cut ends all connections at once; what is under way is lost. It returns how many there were. New ones
-// can be made at once.
+// Cut ends all connections at once; what is under way is lost. It returns how many there were. New
+// ones can be made at once.
 func (l *Link) Cut(h How) int {
 	pairs := l.snapshot()
 	for _, p := range pairs {

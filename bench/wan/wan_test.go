@@ -30,8 +30,8 @@ func shutAll(all ...io.Closer) {
 	}
 }
 
-// bubble runs f in a synctest bubble with the ends of a connection over a link of profile p, and closes
-// the link behind it. Time in it is exact: it passes only while all wait.
+// bubble runs f in a synctest bubble with the ends of a connection over a link of profile p, and
+// closes the link behind it. Time in it is exact: it passes only while all wait.
 func bubble(t *testing.T, p Profile, f func(t *testing.T, l *Link, near, far *Conn)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
