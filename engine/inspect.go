@@ -128,10 +128,16 @@ func (info *Info) shape(c *model.Config) {
 // count fills the tables of tensors.
 func (info *Info) count(f *gguf.File) {
 	parts, formats := map[string]*PartInfo{}, map[string]*FormatInfo{}
+	recurrent := map[string]bool{} // "blk.N." of layers with DeltaNet, where attn_qkv and attn_gate are its own
+	for _, t := range f.Tensors {
+		if at := strings.Index(t.Name, "ssm_"); at >= 0 {
+			recurrent[t.Name[:at]] = true
+		}
+	}
 	experts := SliceInfo{}
 	total := int64(0)
 	for _, t := range f.Tensors {
-		ti := TensorInfo{Name: t.Name, Format: t.Format.String(), Dims: t.Dims, Bytes: int64(len(t.Data)), Role: role(t.Name)}
+		ti := TensorInfo{Name: t.Name, Format: t.Format.String(), Dims: t.Dims, Bytes: int64(len(t.Data)), Role: role(t.Name, recurrent)}
 		info.Tensors = append(info.Tensors, ti)
 		total += ti.Bytes
 		if parts[ti.Role] == nil {
@@ -174,8 +180,8 @@ const (
 	roleOther   = "other"
 )
 
-// role tells what a tensor is for, from its name.
-func role(name string) string {
+// role tells what a tensor is for, from its name and the prefixes of the recurrent layers.
+func role(name string, recurrent map[string]bool) string {
 	has := func(parts ...string) bool {
 		for _, p := range parts {
 			if strings.Contains(name, p) {
@@ -197,11 +203,14 @@ func role(name string) string {
 		return "embedding"
 	case name == "output.weight":
 		return "head"
-	case has("ssm_", "attn_gate."):
+	case has("ssm_"):
 		return "DeltaNet"
 	case has("norm."):
 		return "norms"
 	case has("attn_"):
+		if recurrent[name[:strings.Index(name, "attn_")]] {
+			return "DeltaNet"
+		}
 		return "attention"
 	}
 	return roleOther
