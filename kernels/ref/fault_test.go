@@ -44,6 +44,9 @@ func forms(t *testing.T, e *Expert, x moe.Row) moe.Status {
 	n := e.Down.Out
 	var s Scratch
 	one, many := make([]float32, n), make([]float32, 3*n)
+	for i := range many { // stale values must not stay
+		many[i], one[i%n] = 77, 77
+	}
 	good := randomRows(x.Format, 1, e.Gate.In, 83)[0]
 	st := e.Forward(one, x, &s)
 	status := make([]moe.Status, 3)
@@ -152,6 +155,44 @@ func TestFaultsInRowsAreFaults(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Scales that no quantised row has are faults also where all that comes of them is a number.
+func TestScalesOutsideTheirLimitsAreFaults(t *testing.T) {
+	for _, f := range quant.Supported() {
+		e := syntheticExpert(f, f, f, 256, 256, 107)
+		x := randomRows(e.RowFormat(), 1, 256, 108)[0]
+		for _, v := range []float32{-1, 0x1p-60, 0x1p-149} {
+			if x.Format == moe.RowF32 {
+				continue // has no scales
+			}
+			x.Scales[0] = v
+			if st := forms(t, e, x); st != moe.Range {
+				t.Errorf("%s: a scale of %g gives %s, want range", f, v, st)
+			}
+		}
+	}
+}
+
+// The row is looked at before what becomes of it: a row out of range stays range where the weights are
+// not numbers.
+func TestFaultOfTheRowComesFirst(t *testing.T) {
+	for _, f := range quant.Supported() {
+		e := syntheticExpert(f, f, f, 256, 256, 105)
+		plantScale(&e.Gate, 3, 0, nan)
+		x := randomRows(e.RowFormat(), 1, 256, 106)[0]
+		if st := forms(t, e, x); st != moe.NonFinite {
+			t.Errorf("%s: NaN in gate gives %s", f, st)
+		}
+		if x.Format == moe.RowF32 {
+			x.F[9] = 0x1p41
+		} else {
+			x.Scales[0] = 0x1p41
+		}
+		if st := forms(t, e, x); st != moe.Range {
+			t.Errorf("%s: NaN in gate and a row out of range give %s, want range", f, st)
+		}
+	}
 }
 
 // largest is a row as large as a row may be, pointing the way of row 3 of the matrix.

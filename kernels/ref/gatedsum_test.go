@@ -94,6 +94,7 @@ func TestAddPickAtItsEdges(t *testing.T) {
 		{"too small", []float32{1, -0x1p32}, 0x1p8, 0, []int64{0, 0}, moe.Range},
 		{"by its exponent", []float32{1}, 1, 40, []int64{0}, moe.Range},
 		{"almost by its exponent", []float32{below / 0x1p40}, 1, 40, []int64{1<<40 - 1<<16}, moe.OK},
+		{"a scaled weight would overflow", []float32{0x1p-100}, 0x1p100, 39, []int64{1 << 39}, moe.OK},
 		{"a weight of zero", []float32{1e30}, 0, 40, []int64{0}, moe.OK},
 		{"infinite y times zero", []float32{inf}, 0, 0, []int64{0}, moe.NonFinite},
 		{"NaN y", []float32{1, nan}, 1, 0, []int64{0, 0}, moe.NonFinite},

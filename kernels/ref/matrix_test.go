@@ -66,7 +66,15 @@ func TestMatMulIsDot(t *testing.T) {
 				for _, rows := range []int{1, 2, 3, 7} {
 					for _, at := range []int{0, 1, 5, tile, out} { // any split gives the same
 						got := make([]float32, rows*out)
+						for i := range got {
+							got[i] = 77
+						}
 						m.MatMul(got, x[:rows], 0, at, &s)
+						for i, v := range got {
+							if i%out >= at && v != 77 {
+								t.Fatalf("%d rows, outputs up to %d: value %d was written", rows, at, i)
+							}
+						}
 						m.MatMul(got, x[:rows], at, out, &s)
 						if !sameBits(got, want[:rows*out]) {
 							t.Fatalf("%d rows, split at %d: other bits than Dot", rows, at)
