@@ -40,7 +40,7 @@ func BenchmarkFrames(b *testing.B) {
 			transfer(b, n, func(nc net.Conn) error {
 				return ws.WriteFrame(nc, ws.MaskFrame(ws.NewBinaryFrame(slab[Headroom:])))
 			}, func(nc net.Conn) error {
-				f, err := ws.ReadFrame(nc)
+				f, err := ws.ReadFrame(nc) //nolint:staticcheck // deprecated for the reason that it is measured for
 				ws.UnmaskFrameInPlace(f)
 				return err
 			})
