@@ -7,19 +7,19 @@ import (
 	"unsafe"
 )
 
-// le reads and writes words; values and words are little-endian alike, so the order of bytes in memory
-// does not matter.
+// le reads and writes words; values and words are little-endian alike, so the order of bytes in
+// memory does not matter.
 var le = binary.LittleEndian
 
 // BlockK is the integer view of one block of a K-quant. Value i of the block is
 //
 //	D*Scale[i/16]*Q[i] - DMin*Min[i/32]
 //
-// Q4_K and Q5_K have one scale every 32 values: it stands here twice. Q6_K has no minimums: DMin and Min
-// are zero, and Q has the offset of 32 taken off.
+// Q4_K and Q5_K have one scale every 32 values: it stands here twice. Q6_K has no minimums: DMin
+// and Min are zero, and Q has the offset of 32 taken off.
 //
-// Ranges: Q4_K 0 <= Q <= 15, Q5_K 0 <= Q <= 31, Q6_K -32 <= Q <= 31; Scale 0 to 63, in Q6_K -128 to 127;
-// Min 0 to 63.
+// Ranges: Q4_K 0 <= Q <= 15, Q5_K 0 <= Q <= 31, Q6_K -32 <= Q <= 31; Scale 0 to 63, in Q6_K -128 to
+// 127; Min 0 to 63.
 type BlockK struct {
 	Q       [256]int8
 	Scale   [16]int8
@@ -29,9 +29,10 @@ type BlockK struct {
 
 // Block32 is the integer view of one block of Q8_0 or MXFP4: value i is D*Q[i].
 //
-// MXFP4 stands here doubled, with half the scale, so that its halves are integers: |Q| <= 12. A block
-// whose exponent byte is below 80 is all zeros. An exponent byte above 190 does not pass Check; here its
-// D is NaN, so that whatever is computed with it ends as a fault and never as a number.
+// MXFP4 stands here doubled, with half the scale, so that its halves are integers: |Q| <= 12. A
+// block whose exponent byte is below 80 is all zeros. An exponent byte above 190 does not pass
+// Check; here its D is NaN, so that whatever is computed with it ends as a fault and never as a
+// number.
 type Block32 struct {
 	Q [32]int8
 	D float32
@@ -54,9 +55,9 @@ func DecodeK(b *BlockK, f Format, src []byte) {
 	}
 }
 
-// decodeScales reads the head of a Q4_K or Q5_K block: d, dmin, and eight scales and minimums of 6 bits
-// in 12 bytes. The first four of each are the low 6 bits of bytes 0-3 and 4-7; the last four have their
-// low 4 bits in bytes 8-11 and their upper 2 in the upper bits of the first four.
+// decodeScales reads the head of a Q4_K or Q5_K block: d, dmin, and eight scales and minimums of 6
+// bits in 12 bytes. The first four of each are the low 6 bits of bytes 0-3 and 4-7; the last four
+// have their low 4 bits in bytes 8-11 and their upper 2 in the upper bits of the first four.
 func decodeScales(b *BlockK, head []byte) {
 	b.D = F16ToF32(le.Uint16(head))
 	b.DMin = F16ToF32(le.Uint16(head[2:]))
@@ -80,8 +81,8 @@ const (
 	crumbs  = 3 * ones
 )
 
-// decodeNibbles spreads four runs of 32 bytes: the low nibbles of a run are 32 values, the high nibbles
-// the next 32.
+// decodeNibbles spreads four runs of 32 bytes: the low nibbles of a run are 32 values, the high
+// nibbles the next 32.
 func decodeNibbles(q *[256]int8, src []byte) {
 	out := octets(q)
 	for i := 0; i < 128; i += 8 {
@@ -92,7 +93,8 @@ func decodeNibbles(q *[256]int8, src []byte) {
 	}
 }
 
-// addFifthBits adds 16 to the values whose fifth bit is set: bit j of byte i belongs to value 32*j + i.
+// addFifthBits adds 16 to the values whose fifth bit is set: bit j of byte i belongs to value 32*j
+// + i.
 func addFifthBits(q *[256]int8, src []byte) {
 	out := octets(q)
 	for i := 0; i < 32; i += 8 {
@@ -105,8 +107,8 @@ func addFifthBits(q *[256]int8, src []byte) {
 }
 
 // decodeQ6 reads a Q6_K block: two halves of 128 values. Within a half, value 32*j + i has its low
-// nibble in byte 32*(j&1) + i of that half's nibbles, the low one for j < 2, and its upper two bits in
-// byte i of the bit pairs, pair j.
+// nibble in byte 32*(j&1) + i of that half's nibbles, the low one for j < 2, and its upper two bits
+// in byte i of the bit pairs, pair j.
 func decodeQ6(b *BlockK, src []byte) {
 	q := octets(&b.Q)
 	for half := 0; half < 2; half++ {
@@ -126,8 +128,8 @@ func decodeQ6(b *BlockK, src []byte) {
 	b.D, b.DMin = F16ToF32(le.Uint16(src[208:])), 0
 }
 
-// minus32 takes 32 off each byte of v, which are 0 to 63: turning bit 5 round leaves the result in 6
-// bits, and the sign is copied up.
+// minus32 takes 32 off each byte of v, which are 0 to 63: turning bit 5 round leaves the result in
+// 6 bits, and the sign is copied up.
 func minus32(v uint64) uint64 {
 	v ^= 0x20 * ones
 	sign := v & (0x20 * ones)
@@ -161,7 +163,8 @@ func Decode32(b *Block32, f Format, src []byte) {
 // doubled is twice the value of each FP4 (E2M1) code.
 var doubled = [16]int8{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}
 
-// halfScale returns half the scale that the exponent byte e of an MXFP4 block stands for, 2^(e-128).
+// halfScale returns half the scale that the exponent byte e of an MXFP4 block stands for,
+// 2^(e-128).
 func halfScale(e byte) float32 {
 	switch {
 	case e < minExponent:

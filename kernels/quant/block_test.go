@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// slowValue returns value i of a block, the parts of its value one by one: scale*q - minimum. It looks
-// each bit up by itself, as the layouts are described, and shares nothing with the decoder.
+// slowValue returns value i of a block, the parts of its value one by one: scale*q - minimum. It
+// looks each bit up by itself, as the layouts are described, and shares nothing with the decoder.
 func slowValue(f Format, b []byte, i int) (scale, q, minimum *big.Float) {
 	half := func(at int) *big.Float { return num(slowF16(uint16(b[at]) | uint16(b[at+1])<<8)) }
 	nibble := func(at, upper int) int { return int(b[at]) >> (4 * upper) & 15 }
@@ -123,7 +123,8 @@ func TestDequantizeReadsFloats(t *testing.T) {
 	}
 }
 
-// The integers and scales of the view, put together, are the values; nothing is lost or out of range.
+// The integers and scales of the view, put together, are the values; nothing is lost or out of
+// range.
 func TestIntegerViewIsTheBlock(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for _, f := range blockFormats() {
@@ -296,8 +297,8 @@ func TestWrongLengthsPanic(t *testing.T) {
 	}
 }
 
-// FuzzDequantize finds no bytes of whole blocks that panic or, allowed by Check and with finite scales,
-// differ from the slow reading.
+// FuzzDequantize finds no bytes of whole blocks that panic or, allowed by Check and with finite
+// scales, differ from the slow reading.
 func FuzzDequantize(f *testing.F) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	for i, format := range blockFormats() {

@@ -5,12 +5,12 @@ import (
 	"math"
 )
 
-// Dequantize fills dst with the values of a row of format f. The caller promises that src has exactly
-// the bytes of len(dst) values.
+// Dequantize fills dst with the values of a row of format f. The caller promises that src has
+// exactly the bytes of len(dst) values.
 //
 // Each value is one rounding away from what the block stands for, and only in Q4_K and Q5_K: their
-// scale times value has at most 22 significant bits and their minimum 17, so both products are exact
-// and the subtraction rounds once. In all other formats the product itself is exact.
+// scale times value has at most 22 significant bits and their minimum 17, so both products are
+// exact and the subtraction rounds once. In all other formats the product itself is exact.
 func Dequantize(dst []float32, f Format, src []byte) {
 	if n, err := f.RowBytes(len(dst)); err != nil || n != len(src) {
 		panic(fmt.Sprintf("BUG: %d values of %s from %d bytes", len(dst), f, len(src)))
@@ -66,8 +66,8 @@ func dequantizeK(dst *[256]float32, b *BlockK, f Format) {
 	}
 }
 
-// dequantizeQ5 decodes a block of Q5_0: byte i of the nibbles holds values i and i+16, low half first,
-// and bit i of the fifth bits belongs to value i.
+// dequantizeQ5 decodes a block of Q5_0: byte i of the nibbles holds values i and i+16, low half
+// first, and bit i of the fifth bits belongs to value i.
 func dequantizeQ5(dst *[32]float32, src *[22]byte) {
 	d := F16ToF32(le.Uint16(src[0:]))
 	fifth := le.Uint32(src[2:])

@@ -10,7 +10,8 @@ func F16ToF32(h uint16) float32 {
 	return math.Float32frombits(uint32(h&0x8000)<<16 | (uint32(h&0x7fff)<<13 + (127-15)<<23))
 }
 
-// rareF16 returns the value of a binary16 that is zero, subnormal, infinite or NaN, by integers alone.
+// rareF16 returns the value of a binary16 that is zero, subnormal, infinite or NaN, by integers
+// alone.
 func rareF16(h uint16) float32 {
 	sign, frac := uint32(h&0x8000)<<16, uint32(h&0x3ff)
 	if h&0x7c00 != 0 {
@@ -27,8 +28,8 @@ func rareF16(h uint16) float32 {
 	return math.Float32frombits(sign | exp<<23 | frac&0x3ff<<13)
 }
 
-// F32ToF16 returns the binary16 nearest to v, ties to even; beyond 65519 that is infinity. A NaN stays
-// one and is made quiet.
+// F32ToF16 returns the binary16 nearest to v, ties to even; beyond 65519 that is infinity. A NaN
+// stays one and is made quiet.
 func F32ToF16(v float32) uint16 {
 	bits := math.Float32bits(v)
 	sign := uint16(bits >> 16 & 0x8000)

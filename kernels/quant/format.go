@@ -1,8 +1,8 @@
 // Package quant reads the block formats in which GGUF files store weights.
 //
 // It knows layouts and nothing of arithmetic beyond them: how many bytes a row has, what is refused
-// when a file is loaded, which numbers a block stands for as floats (Dequantize), and the integers that
-// the kernels compute on (BlockK, Block32), on which kernels/ref defines the dot product.
+// when a file is loaded, which numbers a block stands for as floats (Dequantize), and the integers
+// that the kernels compute on (BlockK, Block32), on which kernels/ref defines the dot product.
 //
 //	format  values  bytes  layout, in order; all fields are little-endian
 //	F32          1      4  binary32
@@ -56,8 +56,8 @@ var (
 	ErrBlock = errors.New("quant: invalid block")
 )
 
-// names has every type that ggml has given a number, so that a message can name what a file holds also
-// where Kvasir does not support it.
+// names has every type that ggml has given a number, so that a message can name what a file holds
+// also where Kvasir does not support it.
 var names = map[Format]string{
 	0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1",
 	10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K",
@@ -85,7 +85,8 @@ func (f Format) Supported() bool {
 	return values > 0
 }
 
-// Block returns how many values a block of f holds, and in how many bytes; 0, 0 if f is unsupported.
+// Block returns how many values a block of f holds, and in how many bytes; 0, 0 if f is
+// unsupported.
 func (f Format) Block() (values, bytes int) {
 	switch f {
 	case F32:
@@ -117,7 +118,8 @@ func (f Format) IsBlock32() bool { return f == Q8_0 || f == MXFP4 }
 // IsFloat reports whether f holds floats and no blocks.
 func (f Format) IsFloat() bool { return f == F32 || f == F16 || f == BF16 }
 
-// RowBytes returns the bytes of a row of n values, or an error if n is not a number of whole blocks.
+// RowBytes returns the bytes of a row of n values, or an error if n is not a number of whole
+// blocks.
 func (f Format) RowBytes(n int) (int, error) {
 	values, bytes := f.Block()
 	if values == 0 {
@@ -140,15 +142,16 @@ func (f Format) unsupported() error {
 	return fmt.Errorf("%w: %s, want one of %s", ErrUnsupported, f, strings.Join(list, ", "))
 }
 
-// maxExponent is the largest exponent byte of an MXFP4 block that is let in, minExponent the smallest
-// that is not a block of zeros. Between them no product of a dot can overflow or be subnormal.
+// maxExponent is the largest exponent byte of an MXFP4 block that is let in, minExponent the
+// smallest that is not a block of zeros. Between them no product of a dot can overflow or be
+// subnormal.
 const (
 	minExponent = 80
 	maxExponent = 190
 )
 
-// Check returns an error for what is refused when weights of format f are loaded: a length that is not
-// whole blocks, and an MXFP4 exponent byte above 190.
+// Check returns an error for what is refused when weights of format f are loaded: a length that is
+// not whole blocks, and an MXFP4 exponent byte above 190.
 func Check(f Format, src []byte) error {
 	_, bytes := f.Block()
 	if bytes == 0 {

@@ -2,9 +2,9 @@ package quant
 
 import "fmt"
 
-// Synthetic fills dst with blocks of format f whose values look like the weights of a trained model:
-// about zero on average, with a standard deviation of 0.02 to 0.05. The same seed gives the same bytes
-// on every machine. The length of dst is whole blocks: the caller's promise.
+// Synthetic fills dst with blocks of format f whose values look like the weights of a trained
+// model: about zero on average, with a standard deviation of 0.02 to 0.05. The same seed gives the
+// same bytes on every machine. The length of dst is whole blocks: the caller's promise.
 //
 // All bits are random, and then the few that carry magnitude (scales, exponents) are narrowed.
 func Synthetic(dst []byte, f Format, seed uint64) {
@@ -44,8 +44,8 @@ func fillRandom(dst []byte, seed uint64) {
 	}
 }
 
-// narrowFloats keeps each sign and mantissa, and leaves one bit of the exponent random: magnitudes are
-// between 2^-6 and 2^-4.
+// narrowFloats keeps each sign and mantissa, and leaves one bit of the exponent random: magnitudes
+// are between 2^-6 and 2^-4.
 func narrowFloats(dst []byte, f Format) {
 	if f == F32 {
 		for ; len(dst) > 0; dst = dst[4:] {
@@ -62,8 +62,8 @@ func narrowFloats(dst []byte, f Format) {
 	}
 }
 
-// narrowBlock sets the scales of one block so that its values have the promised spread. The constants
-// are binary16 with the low bits left random.
+// narrowBlock sets the scales of one block so that its values have the promised spread. The
+// constants are binary16 with the low bits left random.
 func narrowBlock(b []byte, f Format) {
 	narrow := func(at int, random, base uint16) {
 		h := le.Uint16(b[at:])

@@ -10,8 +10,9 @@ import (
 type Expert struct {
 	Gate, Up, Down Matrix
 
-	// Float is the reference mode: rows come as float32 and h is not quantised, whatever the formats of
-	// the weights. It serves comparisons with implementations that keep activations in float.
+	// Float is the reference mode: rows come as float32 and h is not quantised, whatever the
+	// formats of the weights. It serves comparisons with implementations that keep activations in
+	// float.
 	Float bool
 }
 
@@ -50,8 +51,8 @@ func (e *Expert) Check() error {
 	return nil
 }
 
-// Forward sets y to what e makes of one row, and returns the row's status; y is all zeros unless that
-// is moe.OK. It is the definition; ForwardRows gives the same bits.
+// Forward sets y to what e makes of one row, and returns the row's status; y is all zeros unless
+// that is moe.OK. It is the definition; ForwardRows gives the same bits.
 func (e *Expert) Forward(y []float32, x moe.Row, s *Scratch) moe.Status {
 	if x.Format != e.RowFormat() {
 		panic(fmt.Sprintf("BUG: a %s row for an expert that takes %s", x.Format, e.RowFormat()))
@@ -89,8 +90,8 @@ func finish(y []float32) moe.Status {
 	return moe.OK
 }
 
-// ForwardRows does what Forward does, for many rows, and decodes the weights once. y holds the values
-// of row r from r*Down.Out on; status has one entry a row.
+// ForwardRows does what Forward does, for many rows, and decodes the weights once. y holds the
+// values of row r from r*Down.Out on; status has one entry a row.
 func (e *Expert) ForwardRows(y []float32, x []moe.Row, status []moe.Status, s *Scratch) {
 	hidden, length := e.Down.Out, e.Gate.Out
 	y, status = y[:len(x)*hidden], status[:len(x)]

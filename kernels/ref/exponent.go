@@ -13,8 +13,8 @@ var ErrMeasure = errors.New("ref: no exponent from these measurements")
 // MinRows is how many rows a profile must have been measured over.
 const MinRows = 2000
 
-// Exponent chooses the exponent of a layer from what its partials look like: the median magnitude of
-// each row's partial, in real units, and the largest |w*y| of any pick.
+// Exponent chooses the exponent of a layer from what its partials look like: the median magnitude
+// of each row's partial, in real units, and the largest |w*y| of any pick.
 //
 //  1. s is the 5th percentile of the medians that are not zero, by nearest rank: of n values in
 //     ascending order the one of rank ceil(n/20), counted from 1.
@@ -42,10 +42,11 @@ func Exponent(medians []float32, largest float32) (int, error) {
 	}
 	slices.Sort(s)
 	rank := (len(s) + 19) / 20
-	// 256/s lies in (2^(7-l), 2^(8-l)] where l is the floor of log2(s): the ceiling needs no logarithm.
+	// 256/s lies in (2^(7-l), 2^(8-l)] where l is the floor of log2(s): the ceiling needs no
+	// logarithm.
 	e := 8 - floorLog2(s[rank-1])
-	// The product with 2^E is exact and below 2^28 exactly when its integer is: there are no integers
-	// of binary32 between.
+	// The product with 2^E is exact and below 2^28 exactly when its integer is: there are no
+	// integers of binary32 between.
 	e = min(e, 27-floorLog2(largest))
 	return max(MinExponent, min(MaxExponent, e)), nil
 }

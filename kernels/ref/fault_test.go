@@ -9,11 +9,11 @@ import (
 	"kvasir/kernels/quant"
 )
 
-// What is not a number must end as a fault, never as a number, wherever it comes in: these tests plant
-// it in every place, for every pair of formats.
+// What is not a number must end as a fault, never as a number, wherever it comes in: these tests
+// plant it in every place, for every pair of formats.
 
-// plantScale makes the scale of block k, or the value k of a float format, the given value: infinity,
-// NaN, or for formats that can hold it a number.
+// plantScale makes the scale of block k, or the value k of a float format, the given value:
+// infinity, NaN, or for formats that can hold it a number.
 func plantScale(m *Matrix, o, k int, v float32) {
 	_, bytes := m.Format.Block()
 	b := m.row(o)[k*bytes:]
@@ -109,8 +109,8 @@ func TestFaultsInWeightsAreFaults(t *testing.T) {
 	})
 }
 
-// An infinite weight meets a row of zeros, whose product with it is NaN, and a row whose scale of that
-// block is zero.
+// An infinite weight meets a row of zeros, whose product with it is NaN, and a row whose scale of
+// that block is zero.
 func TestFaultsInWeightsMeetZeros(t *testing.T) {
 	for _, f := range quant.Supported() {
 		e := syntheticExpert(f, f, f, 256, 256, 91)
@@ -174,8 +174,8 @@ func TestScalesOutsideTheirLimitsAreFaults(t *testing.T) {
 	}
 }
 
-// The row is looked at before what becomes of it: a row out of range stays range where the weights are
-// not numbers.
+// The row is looked at before what becomes of it: a row out of range stays range where the weights
+// are not numbers.
 func TestFaultOfTheRowComesFirst(t *testing.T) {
 	for _, f := range quant.Supported() {
 		e := syntheticExpert(f, f, f, 256, 256, 105)
@@ -205,8 +205,8 @@ func largest(m *Matrix, f moe.RowFormat) moe.Row {
 	return rowOf(f, w)
 }
 
-// Numbers that are allowed, one by one, and too large together: h beyond 2^40, g*u beyond binary32, y
-// and w*y beyond it.
+// Numbers that are allowed, one by one, and too large together: h beyond 2^40, g*u beyond binary32,
+// y and w*y beyond it.
 func TestOverflowOnTheWayIsAFault(t *testing.T) {
 	big := map[quant.Format]float32{quant.F32: 1e30, quant.BF16: 1e30}
 	eachPair(func(a, b quant.Format) {

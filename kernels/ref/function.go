@@ -2,8 +2,8 @@ package ref
 
 import "math"
 
-// Constants of Recip, Exp and Silu, as exact binary values; the bit patterns are those of the package
-// comment, and a test compares them.
+// Constants of Recip, Exp and Silu, as exact binary values; the bit patterns are those of the
+// package comment, and a test compares them.
 const (
 	recipSeed = 0x7EF311C7
 
@@ -62,8 +62,8 @@ func Exp(x float32) float32 {
 	return math.Float32frombits(math.Float32bits(p) + k<<23)
 }
 
-// Silu returns g / (1 + e^-g) to 3.22 ulp. A NaN gives NaN; minus infinity gives 0, which is why gated
-// looks at g itself.
+// Silu returns g / (1 + e^-g) to 3.22 ulp. A NaN gives NaN; minus infinity gives 0, which is why
+// gated looks at g itself.
 func Silu(g float32) float32 {
 	if g < siluMin {
 		return 0
@@ -80,8 +80,8 @@ func gated(g, u float32) float32 {
 	return float32(s * u)
 }
 
-// magnitude returns the bits of |x|. As integers they are ordered as the magnitudes are, with infinity
-// above all numbers and NaN above infinity.
+// magnitude returns the bits of |x|. As integers they are ordered as the magnitudes are, with
+// infinity above all numbers and NaN above infinity.
 func magnitude(x float32) uint32 { return math.Float32bits(x) &^ (1 << 31) }
 
 // infinity is the magnitude of infinity; what is below it is a number.

@@ -87,8 +87,8 @@ func TestRecipIsWithin1155Milliulp(t *testing.T) {
 	}
 }
 
-// The 2.2e9 floats of the domain take minutes: a prime stride visits all binades and mantissas evenly,
-// and a dense stretch lies around each place where n changes, at odd multiples of ln(2)/2.
+// The 2.2e9 floats of the domain take minutes: a prime stride visits all binades and mantissas
+// evenly, and a dense stretch lies around each place where n changes, at odd multiples of ln(2)/2.
 func TestExpIsWithin987MilliulpAndMonotone(t *testing.T) {
 	stride := uint32(997)
 	if testing.Short() {

@@ -11,8 +11,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// slowPick is the integer of one value: the products rounded to binary32 by way of exact arithmetic, the
-// nearest even integer by way of big integers.
+// slowPick is the integer of one value: the products rounded to binary32 by way of exact
+// arithmetic, the nearest even integer by way of big integers.
 func slowPick(y, w float32, exponent int) (*big.Int, moe.Status) {
 	if !finite(y) || !finite(w) {
 		return nil, moe.NonFinite

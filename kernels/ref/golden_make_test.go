@@ -173,8 +173,8 @@ func extremeFloats(f quant.Format) []byte {
 	return []byte{0x7f, 0x7f, 0x80, 0x00, 0x01, 0x00, 0x00, 0x80}
 }
 
-// scaled16 is a block of random values whose binary16 scales are all h; MXFP4 has its smallest scale for
-// a small h and its largest for a large one.
+// scaled16 is a block of random values whose binary16 scales are all h; MXFP4 has its smallest
+// scale for a small h and its largest for a large one.
 func scaled16(f quant.Format, h uint16, seed uint64) []byte {
 	_, bytes := f.Block()
 	b := make([]byte, bytes)

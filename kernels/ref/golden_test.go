@@ -286,8 +286,9 @@ func runGatedSum(c *goldenCase) {
 	c.Sum, c.Float, c.Status = packI64(sum...), packF32(float...), []string{status.String()}
 }
 
-// TestGolden computes every case of every file from the inputs in the file, as another implementation
-// would, and compares the results; and it compares the files with what -update would write.
+// TestGolden computes every case of every file from the inputs in the file, as another
+// implementation would, and compares the results; and it compares the files with what -update would
+// write.
 func TestGolden(t *testing.T) {
 	want := goldenFiles(t)
 	if *update {

@@ -8,8 +8,8 @@ import (
 	"kvasir/kernels/quant"
 )
 
-// source is splitmix64: the same numbers for a seed on every machine and in every version of Go, since
-// golden files are made from it.
+// source is splitmix64: the same numbers for a seed on every machine and in every version of Go,
+// since golden files are made from it.
 type source uint64
 
 func (s *source) next() uint64 {

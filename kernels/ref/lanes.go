@@ -2,8 +2,8 @@ package ref
 
 import "fmt"
 
-// lanes are the 32 running sums in which floats are added up. The order is fixed: value i goes to lane
-// i mod 32, ascending, and sum folds the lanes.
+// lanes are the 32 running sums in which floats are added up. The order is fixed: value i goes to
+// lane i mod 32, ascending, and sum folds the lanes.
 type lanes [32]float32
 
 // sum folds the lanes in halves.
@@ -16,8 +16,8 @@ func (s *lanes) sum() float32 {
 	return s[0]
 }
 
-// addProducts adds x_i*w_i to the lanes. Where a row comes in several pieces, all but the last are a
-// multiple of 32 values long.
+// addProducts adds x_i*w_i to the lanes. Where a row comes in several pieces, all but the last are
+// a multiple of 32 values long.
 func (s *lanes) addProducts(x, w []float32) {
 	w = w[:len(x)]
 	whole := len(x) &^ 31
@@ -54,8 +54,8 @@ func DotF32(x, w []float32) float32 {
 }
 
 // SumSquares returns the sum of x_i*x_i in lane order, in binary64, where each square is exact. The
-// backbone's RMS norms are made of it; with binary32 sums they lie measurably farther from llama.cpp's
-// (docs/decisions/0002).
+// backbone's RMS norms are made of it; with binary32 sums they lie measurably farther from
+// llama.cpp's (docs/decisions/0002).
 func SumSquares(x []float32) float64 {
 	var s [32]float64
 	for ; len(x) >= len(s); x = x[len(s):] {

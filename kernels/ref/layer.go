@@ -7,8 +7,8 @@ import (
 	"kvasir/internal/moe"
 )
 
-// Layer is the experts of one layer, as the definition of what a batch means: row by row, pick by pick,
-// in order. It is slow, and it is what every other executor is compared with. It implements
+// Layer is the experts of one layer, as the definition of what a batch means: row by row, pick by
+// pick, in order. It is slow, and it is what every other executor is compared with. It implements
 // moe.Experts.
 type Layer struct {
 	Number   int       // layer of the model

@@ -117,8 +117,8 @@ func TestOrderOfPicksDoesNotShow(t *testing.T) {
 	}
 }
 
-// An expert picked twice counts twice, and a row's partial is the sum of its parts, however they are
-// spread over executors.
+// An expert picked twice counts twice, and a row's partial is the sum of its parts, however they
+// are spread over executors.
 func TestPartsAddUp(t *testing.T) {
 	l := testLayer()
 	whole := forward(t, l, batchOf(t, []pick{{0, 0.5}, {3, 0.25}, {0, 0.5}, {2, 0.125}}))

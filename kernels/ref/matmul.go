@@ -7,13 +7,13 @@ import (
 	"kvasir/kernels/quant"
 )
 
-// tile is how many weight rows are decoded at a time: they stay in the cache while all rows of the batch
-// run over them. In Q4_K with 512 rows, 4 measured 3.4 Gproducts/s on one core of an EPYC, 1 measured
-// 2.7, and 16 no more than 4.
+// tile is how many weight rows are decoded at a time: they stay in the cache while all rows of the
+// batch run over them. In Q4_K with 512 rows, 4 measured 3.4 Gproducts/s on one core of an EPYC, 1
+// measured 2.7, and 16 no more than 4.
 const tile = 4
 
-// Scratch is the memory that MatMul and Forward work in. The zero value is ready; what it grows to is
-// kept for the next call. One goroutine at a time uses it.
+// Scratch is the memory that MatMul and Forward work in. The zero value is ready; what it grows to
+// is kept for the next call. One goroutine at a time uses it.
 type Scratch struct {
 	weightsK  []quant.BlockK  // tile decoded rows
 	weights32 []quant.Block32 // tile decoded rows
@@ -33,8 +33,9 @@ func grown[T any](s []T, n int) []T {
 	return s[:n]
 }
 
-// MatMul sets dst[r*Out + o] to value o of W x[r], for o from lo to hi-1 and all rows. All rows have
-// one format. The bits are those of Dot; each weight row is decoded once and used for all rows.
+// MatMul sets dst[r*Out + o] to value o of W x[r], for o from lo to hi-1 and all rows. All rows
+// have one format. The bits are those of Dot; each weight row is decoded once and used for all
+// rows.
 func (m *Matrix) MatMul(dst []float32, x []moe.Row, lo, hi int, s *Scratch) {
 	if lo < 0 || hi < lo || hi > m.Out || len(dst) < len(x)*m.Out {
 		panic(fmt.Sprintf("BUG: rows %d to %d of %d into %d values for %d rows", lo, hi, m.Out, len(dst), len(x)))
@@ -60,8 +61,8 @@ func (m *Matrix) MatMul(dst []float32, x []moe.Row, lo, hi int, s *Scratch) {
 
 // Two rows ride in one int64: the first in the low half, the second added in 2^32 times. Sums and
 // products with a weight do to both halves what they would do to each alone, as long as each stays
-// within 32 bits, which the package comment promises; one multiplication does the work of two. Against
-// plain int32 sums this measured 2.6 times as fast.
+// within 32 bits, which the package comment promises; one multiplication does the work of two.
+// Against plain int32 sums this measured 2.6 times as fast.
 
 // pair packs the values a and b.
 func pair(a, b int8) int64 { return int64(a) + int64(b)<<32 }

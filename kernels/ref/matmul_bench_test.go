@@ -7,8 +7,8 @@ import (
 	"kvasir/kernels/quant"
 )
 
-// BenchmarkMatMul measures the products of an expert of Qwen3.5-122B-A10B, hidden size 3072 to 256 of
-// its 1024 outputs, in products a second.
+// BenchmarkMatMul measures the products of an expert of Qwen3.5-122B-A10B, hidden size 3072 to 256
+// of its 1024 outputs, in products a second.
 func BenchmarkMatMul(b *testing.B) {
 	for _, f := range quant.Supported() {
 		for _, rows := range []int{1, 64, 512} {

@@ -12,8 +12,8 @@ import (
 // ErrShape: the parts of a matrix or an expert do not fit together.
 var ErrShape = errors.New("ref: shapes do not fit")
 
-// Matrix is y = W x: Out rows of In weights each, in the bytes of the model file. Data is not copied
-// and must not change.
+// Matrix is y = W x: Out rows of In weights each, in the bytes of the model file. Data is not
+// copied and must not change.
 type Matrix struct {
 	Format  quant.Format
 	In, Out int
@@ -78,8 +78,8 @@ func dotK(f quant.Format, w []byte, x moe.Row) float32 {
 	return acc
 }
 
-// sumsK returns the two integers of a block of a K-quant: I, the scaled sum of products, and M, the sum
-// of values times minimums.
+// sumsK returns the two integers of a block of a K-quant: I, the scaled sum of products, and M, the
+// sum of values times minimums.
 func sumsK(b *quant.BlockK, a *[256]int8) (i, m int32) {
 	for j, sc := range b.Scale {
 		var products, values int32
@@ -124,7 +124,8 @@ func term32(d, da float32, i int32) float32 {
 	return float32(d * float32(i))
 }
 
-// dotFloat dequantises the weights piece by piece; a piece is whole blocks and whole rounds of lanes.
+// dotFloat dequantises the weights piece by piece; a piece is whole blocks and whole rounds of
+// lanes.
 func dotFloat(f quant.Format, w []byte, x []float32) float32 {
 	var s lanes
 	var piece [256]float32

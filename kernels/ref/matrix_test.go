@@ -23,8 +23,8 @@ func valuesOf(x moe.Row) []float64 {
 	return v
 }
 
-// The dot product is, up to rounding, the product of what weights and rows stand for. It is read here
-// from the dequantised weights, in binary64.
+// The dot product is, up to rounding, the product of what weights and rows stand for. It is read
+// here from the dequantised weights, in binary64.
 func TestDotIsTheProduct(t *testing.T) {
 	for _, f := range quant.Supported() {
 		for _, rf := range rowFormatsOf(f) {
@@ -119,7 +119,8 @@ func TestMatMulRowsDoNotTouch(t *testing.T) {
 	}
 }
 
-// filled returns a block of format f whose value fields are all q and whose inner scales are all sc.
+// filled returns a block of format f whose value fields are all q and whose inner scales are all
+// sc.
 func filled(f quant.Format, q, scale byte) []byte {
 	_, bytes := f.Block()
 	b := make([]byte, bytes)

@@ -50,8 +50,8 @@ func width(sum []int64) int {
 	return bits.Len64(magnitude) + 1
 }
 
-// AppendPartial appends the packing of sum to dst. Sums are within 52 bits, |v| < 2^51: the caller's
-// promise, which 2,048 picks of a row keep.
+// AppendPartial appends the packing of sum to dst. Sums are within 52 bits, |v| < 2^51: the
+// caller's promise, which 2,048 picks of a row keep.
 func AppendPartial(dst []byte, sum []int64) []byte {
 	for len(sum) > 0 {
 		n := min(len(sum), partialBlock)
@@ -90,8 +90,8 @@ func appendBlock(dst []byte, sum []int64) []byte {
 	return dst
 }
 
-// ParsePartial fills sum from the packing at the beginning of src and returns how many bytes it took.
-// It returns an error, wrapping ErrPartial, for anything that AppendPartial does not write.
+// ParsePartial fills sum from the packing at the beginning of src and returns how many bytes it
+// took. It returns an error, wrapping ErrPartial, for anything that AppendPartial does not write.
 func ParsePartial(sum []int64, src []byte) (n int, err error) {
 	for at := 0; at < len(sum); at += partialBlock {
 		block := sum[at:min(at+partialBlock, len(sum))]

@@ -209,8 +209,8 @@ func TestPackingDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// FuzzParsePartial finds no bytes that panic, and none that are read and are not the one encoding of
-// what was read.
+// FuzzParsePartial finds no bytes that panic, and none that are read and are not the one encoding
+// of what was read.
 func FuzzParsePartial(f *testing.F) {
 	f.Add(uint16(1), []byte{0x34, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 7})
 	f.Add(uint16(257), append(AppendPartial(nil, repeat(256, 1, -2)), 4, 5))

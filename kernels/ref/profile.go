@@ -13,9 +13,9 @@ import (
 // ErrProfile: an arithmetic profile that cannot be used.
 var ErrProfile = errors.New("ref: invalid profile")
 
-// Profile is a model's arithmetic profile: the exponents of its gated sums. All machines that compute
-// for one another use the same one; it is part of the model's hash. Its file is JSON with these fields
-// and no others, all of them present:
+// Profile is a model's arithmetic profile: the exponents of its gated sums. All machines that
+// compute for one another use the same one; it is part of the model's hash. Its file is JSON with
+// these fields and no others, all of them present:
 //
 //	{
 //	  "arithmetic": 1,            version of the arithmetic; must be ref.Arithmetic
@@ -40,8 +40,8 @@ func DefaultProfile(layers int) Profile {
 	return p
 }
 
-// Check returns an error, wrapping ErrProfile, unless p can be used for a model of the given number of
-// layers.
+// Check returns an error, wrapping ErrProfile, unless p can be used for a model of the given number
+// of layers.
 func (p Profile) Check(layers int) error {
 	if err := p.check(); err != nil {
 		return err

@@ -14,8 +14,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// slowExponent is the rule with exact numbers: the smallest E with s * 2^E >= 256, then the largest not
-// above it for which 8 picks fit.
+// slowExponent is the rule with exact numbers: the smallest E with s * 2^E >= 256, then the largest
+// not above it for which 8 picks fit.
 func slowExponent(s, largest float32) int {
 	power := func(e int) *big.Float { return new(big.Float).SetMantExp(big.NewFloat(1), e) }
 	e := -200

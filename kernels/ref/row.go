@@ -34,8 +34,8 @@ func RowFormat(gate, up quant.Format) moe.RowFormat {
 func HiddenFormat(down quant.Format) moe.RowFormat { return RowFormat(down, down) }
 
 // QuantizeRow fills dst, whose arrays have the lengths that its format asks for, with the row x. It
-// returns moe.OK and -1, or the status of the row and the index of the first value that has it; dst is
-// all zeros then.
+// returns moe.OK and -1, or the status of the row and the index of the first value that has it; dst
+// is all zeros then.
 func QuantizeRow(dst moe.Row, x []float32) (moe.Status, int) {
 	checkRowShape(dst, len(x))
 	if st, i := checkValues(x); st != moe.OK {
@@ -76,7 +76,8 @@ func quantizeBlock(q []int8, x []float32) float32 {
 	return float32(a * inv127)
 }
 
-// checkValues returns the largest status among the values x, and the index of the first that has it.
+// checkValues returns the largest status among the values x, and the index of the first that has
+// it.
 func checkValues(x []float32) (moe.Status, int) {
 	worst, at := moe.OK, -1
 	for i, v := range x {
@@ -94,9 +95,9 @@ func checkValues(x []float32) (moe.Status, int) {
 	return worst, at
 }
 
-// CheckRow returns the status of a row as it came from elsewhere: what QuantizeRow would not have made
-// is a fault. The index is that of the first value, or of the first value of the first block, at fault;
-// -1 when there is none.
+// CheckRow returns the status of a row as it came from elsewhere: what QuantizeRow would not have
+// made is a fault. The index is that of the first value, or of the first value of the first block,
+// at fault; -1 when there is none.
 func CheckRow(x moe.Row) (moe.Status, int) {
 	if x.Format == moe.RowF32 {
 		return checkValues(x.F)

@@ -68,8 +68,8 @@ func TestQuantizeRowIsTheDefinition(t *testing.T) {
 	})
 }
 
-// Every magnitude, also where 127*recip(amax) is rounded up, has its largest value at 127 and its other
-// values within half a step of where they were.
+// Every magnitude, also where 127*recip(amax) is rounded up, has its largest value at 127 and its
+// other values within half a step of where they were.
 func TestQuantizeRowKeepsValues(t *testing.T) {
 	src := source(5)
 	for _, f := range []moe.RowFormat{moe.RowQ8K, moe.RowQ8} {
