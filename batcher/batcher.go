@@ -1,0 +1,94 @@
+// Package batcher stands between those who need experts and those who hold them: it turns many calls
+// into few dispatches, and lets no executor's death change or lose a row.
+//
+// Every piece implements moe.Experts, so that pieces stack:
+//
+//	layer -> Dispatcher -+-> Lane -> executor (a session, local experts)
+//	                     +-> Lane -> executor
+//	                     +-> local fallback
+//
+// A Dispatcher divides a batch by what its members hold (Set, Split): a row goes once to an executor
+// however many of its experts are there. The parts run at the same time, each answer is added into the
+// caller's sums as integers (Combine), and what one executor does not answer goes to another. A Lane is
+// the queue before one executor: rows of many calls become one batch, closed by rows, bytes or deadline,
+// and several batches are under way at once. What a lane decides is in a core without clock, goroutine
+// or lock; time comes in as an argument.
+//
+// Sums are exact integers, so neither who computed a pick, nor how often it was tried, nor the order of
+// the answers can be seen in a result.
+package batcher
+
+import (
+	"errors"
+	"fmt"
+
+	"kvasir/internal/moe"
+)
+
+// Errors of this package; test with errors.Is.
+var (
+	// ErrFull: so much is waiting already that the call is refused. Nothing of it was computed; send
+	// less at a time, or send it again later.
+	ErrFull = errors.New("batcher: queue is full")
+	// ErrClosed: the lane was closed before the call was answered.
+	ErrClosed = errors.New("batcher: lane is closed")
+	// ErrNowhere: nobody who holds an expert of the call answered, and nobody joined in time.
+	ErrNowhere = errors.New("batcher: expert held nowhere")
+	// ErrAnswer: an executor's answer does not have the shape of its batch.
+	ErrAnswer = errors.New("batcher: answer does not fit the batch")
+)
+
+// check returns an error, wrapping moe.ErrInvalid, when b cannot be walked safely. It is the part of
+// Batch.Validate that costs nothing a value: the values themselves are looked at once, by the executor.
+func check(b *moe.Batch) error {
+	if err := b.Check(); err != nil {
+		return err
+	}
+	if b.Rows < 1 || b.Rows > moe.MaxRows {
+		return fmt.Errorf("%w: %d rows, want 1 to %d", moe.ErrInvalid, b.Rows, moe.MaxRows)
+	}
+	q, scales, f := b.Rows*b.Hidden, b.Rows*b.Format.Scales(b.Hidden), 0
+	if b.Format == moe.RowF32 {
+		q, f = 0, q
+	}
+	if len(b.Q) != q || len(b.Scales) != scales || len(b.F) != f {
+		return fmt.Errorf("%w: %d int8, %d scales and %d float values, want %d, %d and %d for %d %s rows of %d",
+			moe.ErrInvalid, len(b.Q), len(b.Scales), len(b.F), q, scales, f, b.Rows, b.Format, b.Hidden)
+	}
+	if len(b.First) != b.Rows+1 || b.First[0] != 0 {
+		return fmt.Errorf("%w: %d pick offsets for %d rows, want one more than rows, from 0",
+			moe.ErrInvalid, len(b.First), b.Rows)
+	}
+	for r := range b.Rows {
+		if n := int64(b.First[r+1]) - int64(b.First[r]); n < 1 || n > moe.MaxTopK {
+			return fmt.Errorf("%w: row %d has %d picks, want 1 to %d", moe.ErrInvalid, r, n, moe.MaxTopK)
+		}
+	}
+	picks := int(b.First[b.Rows])
+	if len(b.Expert) != picks || len(b.Weight) != picks {
+		return fmt.Errorf("%w: %d experts and %d weights for %d picks",
+			moe.ErrInvalid, len(b.Expert), len(b.Weight), picks)
+	}
+	for i, e := range b.Expert {
+		if int(e) >= moe.MaxExperts {
+			return fmt.Errorf("%w: pick %d asks for expert %d, want below %d", moe.ErrInvalid, i, e, moe.MaxExperts)
+		}
+	}
+	return nil
+}
+
+// checkAnswer returns an error, wrapping ErrAnswer, when out is not an answer to b. An executor may be a
+// stranger's.
+func checkAnswer(b *moe.Batch, out *moe.Partials) error {
+	if out.Rows != b.Rows || out.Hidden != b.Hidden ||
+		len(out.Sum) != b.Rows*b.Hidden || len(out.Status) != b.Rows {
+		return fmt.Errorf("%w: %d rows of %d with %d values and %d statuses, want %d rows of %d",
+			ErrAnswer, out.Rows, out.Hidden, len(out.Sum), len(out.Status), b.Rows, b.Hidden)
+	}
+	for r, s := range out.Status {
+		if !s.Valid() {
+			return fmt.Errorf("%w: row %d has status %d, want 0 to %d", ErrAnswer, r, s, moe.NonFinite)
+		}
+	}
+	return nil
+}
