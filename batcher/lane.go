@@ -1,0 +1,343 @@
+package batcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"kvasir/internal/moe"
+)
+
+// DefaultWindow is how many batches of a lane are under way at once unless told otherwise.
+const DefaultWindow = 4
+
+// Lane is the queue before one executor. It implements moe.Experts: rows of calls that come at about the
+// same time travel as one batch, a call of many rows travels as several, and each caller gets the answers
+// to its own rows.
+//
+// The flow of a call: Forward offers it to the core and sleeps. One of the lane's goroutines, as many as
+// the window has places, takes the next batch that is due, copies its rows from the callers into a batch
+// of the lane's own, has the executor compute it, and copies the answers back. Whoever got its last
+// answer wakes up. A caller's batch and partials are touched under the lock of its call, and never once
+// the call is over; that is what makes a cancelled Forward return at once.
+type Lane struct {
+	x    moe.Experts
+	wg   sync.WaitGroup // the goroutines; they end when closed is set
+	pool sync.Pool      // *call
+
+	mu      sync.Mutex // never taken under the lock of a call
+	core    core
+	idle    sync.Cond   // goroutines without a batch
+	timer   *time.Timer // rings when a batch is due by its age
+	rings   time.Time   // when; zero: it does not
+	closed  bool
+	flights []*flight
+}
+
+// call is one Forward of a lane.
+type call struct {
+	ticket               // guarded by Lane.mu
+	done   chan struct{} // one token when the lane has ended the call
+
+	mu   sync.Mutex // guards the rest
+	over bool       // nothing may touch batch and out any more
+	b    *moe.Batch
+	out  *moe.Partials
+	left int // rows without an answer
+	err  error
+}
+
+// flight is one place of the window, with the memory of its batch.
+type flight struct {
+	slab slab
+	at   []int // where each piece starts in the batch; -1: its caller has left
+
+	// Guarded by Lane.mu; the flight's goroutine may read pieces without.
+	pieces []piece
+	live   int // pieces whose caller waits
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+// NewLane returns a lane before x with window batches under way at once; 0 means DefaultWindow. The
+// caller closes it, and x after it.
+func NewLane(x moe.Experts, limits Limits, window int) (*Lane, error) {
+	limits, err := limits.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if window == 0 {
+		window = DefaultWindow
+	}
+	if window < 1 || window > moe.MaxRows {
+		return nil, fmt.Errorf("batcher: window of %d batches, want 1 to %d", window, moe.MaxRows)
+	}
+	l := &Lane{x: x, core: core{Limits: limits}}
+	l.pool.New = func() any { return &call{done: make(chan struct{}, 1)} }
+	l.idle.L = &l.mu
+	for range window {
+		f := &flight{}
+		l.flights = append(l.flights, f)
+		l.wg.Go(func() {
+			for l.take(f) {
+				l.run(f)
+			}
+		})
+	}
+	return l, nil
+}
+
+// Forward has the executor compute b, in one batch or several, with rows of other calls beside it. It
+// returns ErrFull at once when too much waits, ErrClosed when the lane is closed, and what the executor
+// returned for any batch that had rows of this call.
+func (l *Lane) Forward(ctx context.Context, b *moe.Batch, out *moe.Partials) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := check(b); err != nil {
+		return err
+	}
+	size(out, b.Rows, b.Hidden)
+	c := l.pool.Get().(*call)
+	c.over, c.b, c.out, c.left, c.err = false, b, out, b.Rows, nil
+	c.ticket = ticket{shape: b.Shape, first: b.First, call: c}
+	if err := l.offer(&c.ticket); err != nil {
+		out.Reset(0, b.Hidden)
+		return err
+	}
+	select {
+	case <-c.done:
+	case <-ctx.Done():
+		if l.end(c, ctx.Err()) {
+			out.Reset(0, b.Hidden)
+			return ctx.Err() // batches under way may still know c: it is not used again
+		}
+		<-c.done // it was answered at the same moment
+	}
+	err := c.err
+	if err != nil {
+		out.Reset(0, b.Hidden)
+		return err
+	}
+	c.b, c.out, c.ticket = nil, nil, ticket{}
+	l.pool.Put(c)
+	return nil
+}
+
+// Close fails the calls of which something waits, lets the batches under way finish, and returns when
+// the lane has no goroutine left. To cut short what is under way, close the executor first.
+func (l *Lane) Close() {
+	l.mu.Lock()
+	l.closed = true
+	var waiting []*call
+	for _, q := range l.core.queues {
+		for t := q.head; t != nil; t = t.after {
+			waiting = append(waiting, t.call)
+		}
+	}
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	l.idle.Broadcast()
+	l.mu.Unlock()
+	for _, c := range waiting {
+		l.fail(c, ErrClosed)
+	}
+	l.wg.Wait()
+}
+
+func (l *Lane) offer(t *ticket) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return ErrClosed
+	}
+	now := time.Now()
+	if err := l.core.offer(now, t); err != nil {
+		return err
+	}
+	l.wake(now)
+	return nil
+}
+
+// wake sees to it that the next batch is taken when it is due. l.mu is held.
+func (l *Lane) wake(now time.Time) {
+	at, ok := l.core.deadline()
+	switch {
+	case !ok:
+	case !at.After(now):
+		l.idle.Signal()
+	case l.timer == nil:
+		l.rings = at
+		l.timer = time.AfterFunc(at.Sub(now), l.ring)
+	case !l.rings.Equal(at):
+		l.rings = at
+		l.timer.Reset(at.Sub(now))
+	}
+}
+
+func (l *Lane) ring() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rings = time.Time{}
+	if !l.closed {
+		l.wake(time.Now())
+	}
+}
+
+// take waits for the next batch that is due and gives it to f. It returns false when the lane is closed.
+func (l *Lane) take(f *flight) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f.pieces, f.live = f.pieces[:0], 0
+	for !l.closed {
+		now := time.Now()
+		f.pieces = l.core.next(now, f.pieces)
+		l.wake(now) // for the one after
+		if len(f.pieces) > 0 {
+			f.live = len(f.pieces)
+			if f.ctx == nil || f.ctx.Err() != nil {
+				f.ctx, f.cancel = context.WithCancel(context.Background())
+			}
+			return true
+		}
+		l.idle.Wait()
+	}
+	if f.cancel != nil {
+		f.cancel()
+	}
+	return false
+}
+
+// run has the batch of f computed and gives each caller its answers. When the executor refuses a batch
+// for what is in it, each call is tried by itself, so that one caller's mistake is not another's.
+func (l *Lane) run(f *flight) {
+	err := l.dispatch(f, f.pieces)
+	if len(f.pieces) > 1 && (errors.Is(err, moe.ErrInvalid) || errors.Is(err, moe.ErrNotHeld)) {
+		for i := range f.pieces {
+			if err := l.dispatch(f, f.pieces[i:i+1]); err != nil {
+				l.fail(f.pieces[i].t.call, err)
+			}
+		}
+		return
+	}
+	if err != nil {
+		for _, p := range f.pieces {
+			l.fail(p.t.call, err)
+		}
+	}
+}
+
+// dispatch has pieces computed as one batch, and answers their callers unless it returns an error.
+func (l *Lane) dispatch(f *flight, pieces []piece) error {
+	b := f.gather(pieces)
+	if b.Rows == 0 {
+		return nil // all callers have left
+	}
+	out := &f.slab.answer
+	err := l.x.Forward(f.ctx, b, out)
+	if err == nil {
+		err = checkAnswer(b, out)
+	}
+	if err != nil {
+		return fmt.Errorf("batch of %d rows for layer %d: %w", b.Rows, b.Layer, err)
+	}
+	for i, p := range pieces {
+		if f.at[i] >= 0 {
+			p.t.call.answer(p, out, f.at[i])
+		}
+	}
+	return nil
+}
+
+// gather copies the rows of pieces, as far as their callers still wait, into the batch of f.
+func (f *flight) gather(pieces []piece) *moe.Batch {
+	rows, picks := 0, 0
+	for _, p := range pieces {
+		rows += p.hi - p.lo
+		// The offsets of a call belong to a caller who may have left: count under its lock.
+		c := p.t.call
+		c.mu.Lock()
+		if !c.over {
+			picks += int(c.b.First[p.hi] - c.b.First[p.lo])
+		}
+		c.mu.Unlock()
+	}
+	b := f.slab.batch(pieces[0].t.shape, rows, max(rows, picks))
+	f.at = f.at[:0]
+	for _, p := range pieces {
+		f.at = append(f.at, p.t.call.read(p, b))
+	}
+	return b
+}
+
+// read appends the rows of p to b and returns where they start, or -1 if the call is over.
+func (c *call) read(p piece, b *moe.Batch) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return -1
+	}
+	at := b.Rows
+	for r := p.lo; r < p.hi; r++ {
+		copyRow(b.Row(b.Grow(c.b.Picks(r))), c.b.Row(r))
+	}
+	return at
+}
+
+// answer copies the answers to the rows of p, which start at row at of out, to the caller, unless it has
+// left.
+func (c *call) answer(p piece, out *moe.Partials, at int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return
+	}
+	n := p.hi - p.lo
+	copy(c.out.Sum[p.lo*out.Hidden:p.hi*out.Hidden], out.Sum[at*out.Hidden:])
+	copy(c.out.Status[p.lo:p.hi], out.Status[at:at+n])
+	if c.left -= n; c.left == 0 {
+		c.over = true
+		c.done <- struct{}{}
+	}
+}
+
+// fail ends a call with an error, and wakes its caller, unless it is over already.
+func (l *Lane) fail(c *call, err error) {
+	if l.end(c, err) {
+		c.done <- struct{}{}
+	}
+}
+
+// end closes a call's batch and partials to the lane, takes what waits of it off the queue, and cancels
+// the batches under way in which nobody else has rows. It returns false if the call was over already.
+//
+// A flight may still name a call that was answered and is in use again for another. That such a call
+// counts down live once more does no harm: a call that ends here is never used again, so every piece
+// counts once, and the piece of a caller who waits has not.
+func (l *Lane) end(c *call, err error) bool {
+	c.mu.Lock()
+	if c.over {
+		c.mu.Unlock()
+		return false
+	}
+	c.over, c.err = true, err
+	c.mu.Unlock()
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.core.withdraw(&c.ticket)
+	for _, f := range l.flights {
+		for _, p := range f.pieces {
+			if p.t != &c.ticket {
+				continue
+			}
+			if f.live--; f.live == 0 {
+				f.cancel()
+			}
+		}
+	}
+	return true
+}
