@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"net/url"
 	"time"
 )
 
@@ -140,13 +141,14 @@ func verify(s tls.ConnectionState, peer string, want PublicKey) error {
 }
 
 // selfSigned wraps a key in a certificate. Its dates span what can be written.
-func selfSigned(k Key) (tls.Certificate, error) {
+func selfSigned(k Key, uris ...*url.URL) (tls.Certificate, error) {
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1),
 		Subject:      pkix.Name{CommonName: "kvasir"},
 		NotBefore:    time.Unix(0, 0),
 		NotAfter:     time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC),
 		KeyUsage:     x509.KeyUsageDigitalSignature,
+		URIs:         uris,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, k.private.Public(), k.private)
 	if err != nil {
