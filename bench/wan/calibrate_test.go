@@ -105,9 +105,9 @@ func TestCalibrateBusyProcess(t *testing.T) {
 }
 
 func TestCalibrateRate(t *testing.T) {
-	const size = 7 << 20
 	for _, rate := range []int64{5e6, 20e6, 100e6, 1000e6} {
 		p := Profile{RTT: 13 * time.Millisecond, Up: rate, Down: rate}
+		size := max(7<<20, int(rate/16)) // half a second at least
 		for _, way := range []string{"up", "down"} {
 			took, cpu := transfer(t, p, size, way)
 			got := float64(size*8) / (took - p.RTT/2).Seconds()
