@@ -1,0 +1,94 @@
+package experts
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+
+	"kvasir/internal/moe"
+	"kvasir/kernels/quant"
+	"kvasir/kernels/ref"
+)
+
+// SyntheticShape is the dimensions of a layer with random weights.
+type SyntheticShape struct {
+	Hidden  int // values a row
+	FFN     int // values between gate and down
+	Experts int
+	Format  quant.Format // of gate, up and down
+}
+
+// Bytes is how many bytes the weights take.
+func (s SyntheticShape) Bytes() (int, error) {
+	up, err := s.Format.RowBytes(s.Hidden)
+	if err != nil {
+		return 0, err
+	}
+	down, err := s.Format.RowBytes(s.FFN)
+	if err != nil {
+		return 0, err
+	}
+	return s.Experts * (2*s.FFN*up + s.Hidden*down), nil
+}
+
+// Synthetic returns a store of one layer with random weights, the same ones for the same shape and seed
+// on every machine, so that sizes can be tried without a model.
+func Synthetic(s SyntheticShape, seed uint64) (*Store, error) {
+	if s.Experts < 1 || s.Experts > moe.MaxExperts || s.Hidden < 1 || s.Hidden > moe.MaxHidden || s.FFN < 1 {
+		return nil, fmt.Errorf("a layer of %d experts, hidden size %d and FFN %d; want 1 to %d experts, hidden 1 to %d, FFN at least 1",
+			s.Experts, s.Hidden, s.FFN, moe.MaxExperts, moe.MaxHidden)
+	}
+	size, err := s.Bytes()
+	if err != nil {
+		return nil, err
+	}
+	each := size / s.Experts
+	data := moe.AlignedBytes(size)
+	list := make([]ref.Expert, s.Experts)
+	errs := make([]error, runtime.GOMAXPROCS(0))
+	var wg sync.WaitGroup
+	for w := range errs {
+		wg.Go(func() {
+			for i := w; i < len(list); i += len(errs) {
+				part := data[i*each : (i+1)*each]
+				quant.Synthetic(part, s.Format, seed+uint64(i))
+				var err error
+				if list[i], err = cutExpert(part, s); err != nil {
+					errs[w] = err
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return nil, err
+		}
+	}
+	ly := storeLayer{exponent: ref.DefaultExponent, experts: list, format: list[0].RowFormat()}
+	return &Store{Hidden: s.Hidden, layers: []storeLayer{ly}}, nil
+}
+
+// cutExpert makes an expert of its bytes: gate, up, down.
+func cutExpert(data []byte, s SyntheticShape) (ref.Expert, error) {
+	up, err := s.Format.RowBytes(s.Hidden)
+	if err != nil {
+		return ref.Expert{}, err
+	}
+	n := s.FFN * up
+	var e ref.Expert
+	if e.Gate, err = ref.NewMatrix(s.Format, s.Hidden, s.FFN, data[:n:n]); err != nil {
+		return e, err
+	}
+	if e.Up, err = ref.NewMatrix(s.Format, s.Hidden, s.FFN, data[n:2*n:2*n]); err != nil {
+		return e, err
+	}
+	if e.Down, err = ref.NewMatrix(s.Format, s.FFN, s.Hidden, data[2*n:]); err != nil {
+		return e, err
+	}
+	return e, e.Check()
+}
+
+// RowFormat is how rows travel to the experts of a layer.
+func (s *Store) RowFormat(layer int) moe.RowFormat { return s.layers[layer].format }
