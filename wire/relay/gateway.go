@@ -1,0 +1,197 @@
+package relay
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"kvasir/wire/seal"
+	"kvasir/wire/ws"
+)
+
+// A Route leads to a hub. Of several, the first wins whose Hub is the first part of the path, then the
+// first whose Host is the request's, then the first that has no Host.
+type Route struct {
+	Host string // of the request, without a port; may be empty
+	Hub  string // id; may be empty where the hub is plain
+	Addr string // HOST:PORT
+	TLS  bool   // the hub speaks TLS, with the key that its id is made of
+}
+
+// GatewayConfig is for NewGateway.
+type GatewayConfig struct {
+	Routes []Route
+	// TLS is what the gateway shows to the world. Where it is nil, and Plain is not set, the gateway makes
+	// a certificate of Key and Grant; a worker trusts it when Grant makes Key a gateway's.
+	TLS   *tls.Config
+	Plain bool // no TLS: behind a CDN, or in tests
+	Key   seal.Key
+	Grant seal.Grant
+
+	Limits Limits
+	Log    *slog.Logger // nil: none
+	Dial   func(ctx context.Context, network, addr string) (net.Conn, error)
+}
+
+// A Gateway splices connections through to hubs. It keeps nothing, and understands nothing after the
+// upgrade request.
+type Gateway struct {
+	c GatewayConfig
+	f *front
+}
+
+// NewGateway returns a gateway, to be given listeners by Serve.
+func NewGateway(c GatewayConfig) (*Gateway, error) {
+	if len(c.Routes) == 0 {
+		return nil, errors.New("gateway without a route to any hub")
+	}
+	for _, r := range c.Routes {
+		if _, _, err := net.SplitHostPort(r.Addr); err != nil {
+			return nil, fmt.Errorf("address of hub %q: %w", r.Hub, err)
+		}
+		if r.TLS && r.Hub == "" {
+			return nil, fmt.Errorf("hub at %s speaks TLS: its id is needed to know it", r.Addr)
+		}
+	}
+	if c.Dial == nil {
+		c.Dial = (&net.Dialer{}).DialContext
+	}
+	config, err := outerTLS(c.TLS, c.Plain, c.Key, c.Grant)
+	if err != nil {
+		return nil, err
+	}
+	g := &Gateway{c: c}
+	g.f = newFront(c.Limits.withDefaults(), config, c.Log, g.visit)
+	return g, nil
+}
+
+// outerTLS returns what a listener shows: config if there is one, nothing when plain, and else a
+// certificate of k, drawn where it is missing.
+func outerTLS(config *tls.Config, plain bool, k seal.Key, g seal.Grant) (*tls.Config, error) {
+	if plain || config != nil {
+		return config, nil
+	}
+	if k.IsZero() {
+		k = seal.NewKey()
+	}
+	cert, err := seal.OuterCertificate(k, g)
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}, nil
+}
+
+// Serve accepts connections from l until Close, and then returns nil. It may be called several times.
+func (g *Gateway) Serve(l net.Listener) error { return g.f.serve(l) }
+
+// Close ends all connections. It returns when no goroutine is left.
+func (g *Gateway) Close() { g.f.close() }
+
+// Counts returns what has been counted, by name: accepted, spliced, bytes_in and bytes_out (from and to
+// the world), and refused_REASON.
+func (g *Gateway) Counts() map[string]uint64 { return g.f.tally.counts() }
+
+// Active is the number of connections that are open now.
+func (g *Gateway) Active() int { return g.f.active() }
+
+func (g *Gateway) visit(v *visitor) {
+	req, err := ws.ReadRequest(v.nc, nil, g.f.o.Head)
+	if err != nil {
+		v.refuse("request", err)
+		return
+	}
+	if !asks(req.Request, "") {
+		g.answer(v, req)
+		return
+	}
+	r, ok := g.route(req)
+	if !ok {
+		v.refuse("route", &ws.Refusal{Status: http.StatusNotFound, Reason: "this gateway knows no such hub"})
+		return
+	}
+	ctx, cancel := context.WithDeadline(g.f.ctx, v.limit)
+	defer cancel()
+	nc, err := g.dial(ctx, r)
+	if err != nil {
+		g.f.tally.refuse("hub", host(v.raw), err)
+		_ = ws.Refuse(v.nc, &ws.Refusal{Status: http.StatusBadGateway,
+			Reason: "the gateway cannot reach the hub; it may be back soon"}) // the same error
+		return
+	}
+	defer sever(nc)
+	_ = nc.SetWriteDeadline(v.limit)
+	if _, err := nc.Write(append(req.Head[:len(req.Head):len(req.Head)], req.Rest...)); err != nil {
+		g.f.tally.refuse("hub", host(v.raw), err)
+		return
+	}
+	_ = nc.SetWriteDeadline(time.Time{}) // should it fail, so does what follows
+	g.splice(v, nc, len(req.Head)+len(req.Rest))
+}
+
+func (g *Gateway) splice(v *visitor, nc net.Conn, early int) {
+	v.settle()
+	stop := context.AfterFunc(g.f.ctx, func() { sever(nc) })
+	defer stop()
+	g.f.tally.add("spliced", 1)
+	v.quiet = true // splice says all that is to be said
+	up, down, err := splice(leg{nc: v.nc}, leg{nc: nc}, g.f.o, nil)
+	g.f.tally.add("bytes_in", up+uint64(early))
+	g.f.tally.add("bytes_out", down)
+	g.f.log.Debug("splice ended", "from", host(v.raw), "up", up, "down", down, "err", err)
+}
+
+// answer is for requests that ask for no upgrade.
+func (g *Gateway) answer(v *visitor, req *ws.Request) {
+	switch {
+	case req.Method != http.MethodGet:
+		v.answer(http.StatusMethodNotAllowed, "only GET is answered here")
+	case req.URL.Path == "/"+healthPath:
+		v.answer(http.StatusOK, "ok")
+	case req.URL.Path == "/":
+		v.answer(http.StatusOK, "This is a gateway of Kvasir. Workers join with: kvasir worker kvasir://HOST/TOKEN#ROOT")
+	default:
+		v.answer(http.StatusNotFound, "nothing is here")
+	}
+}
+
+func (g *Gateway) route(req *ws.Request) (Route, bool) {
+	hub, _ := splitPath(req.URL.Path)
+	name := req.Host
+	if h, _, err := net.SplitHostPort(name); err == nil {
+		name = h
+	}
+	for _, fits := range []func(Route) bool{
+		func(r Route) bool { return hub != "" && r.Hub == hub },
+		func(r Route) bool { return r.Host != "" && strings.EqualFold(r.Host, name) },
+		func(r Route) bool { return r.Host == "" },
+	} {
+		for _, r := range g.c.Routes {
+			if fits(r) {
+				return r, true
+			}
+		}
+	}
+	return Route{}, false
+}
+
+func (g *Gateway) dial(ctx context.Context, r Route) (net.Conn, error) {
+	nc, err := g.c.Dial(ctx, "tcp", r.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("%w: hub %s: %w", ErrNotThere, r.Addr, err)
+	}
+	if !r.TLS {
+		return nc, nil
+	}
+	t := tls.Client(nc, trust(seal.PublicKey{}, r.Hub, "", nil))
+	if err := t.HandshakeContext(ctx); err != nil {
+		sever(nc)
+		return nil, fmt.Errorf("hub %s: %w", r.Addr, err)
+	}
+	return t, nil
+}

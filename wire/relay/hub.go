@@ -1,0 +1,287 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/base32"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"kvasir/wire/seal"
+	"kvasir/wire/ws"
+)
+
+// HubConfig is for NewHub.
+type HubConfig struct {
+	Key   seal.Key       // the hub's id is made of it
+	Grant seal.Grant     // that makes Key a hub's; only for workers whose token names no hub
+	Root  seal.PublicKey // of the swarm
+	Store seal.Store     // nil: a seal.MemoryStore
+	TLS   *tls.Config    // nil: a certificate of Key
+	Plain bool           // no TLS: on the gateway's own machine, or in tests
+
+	Meter Meter // nil: none
+	// Report takes a backbone's report, whose inside is a matter between it and the ledger. The backbone
+	// sends it again until nil is returned. nil: reports are refused.
+	Report func(ctx context.Context, backbone seal.PublicKey, body []byte) error
+	// Ledger answers requests below /ledger that a gateway of the root proves to be its own. The hub's id
+	// is off the path. nil: nothing is there.
+	Ledger http.Handler
+
+	Limits Limits
+	Log    *slog.Logger // nil: none
+	Now    func() time.Time
+}
+
+// A Hub pairs workers with backbones.
+type Hub struct {
+	c    HubConfig
+	id   string
+	door seal.Door
+	f    *front
+	http *httpDesk
+
+	mu       sync.Mutex // leaf, but for the queues of talks and guests, on which nobody waits
+	waiting  []*guest   // who came first is first
+	guests   map[seal.PublicKey]*guest
+	desks    []*desk // in the order in which they are offered workers
+	sessions map[string]*session
+	draining string        // why; empty: not
+	empty    chan struct{} // closed when draining and no session is left
+}
+
+// usedNonces is how many joins a hub remembers for two minutes.
+const usedNonces = 1 << 16
+
+// NewHub returns a hub, to be given listeners by Serve.
+func NewHub(c HubConfig) (*Hub, error) {
+	switch {
+	case c.Key.IsZero():
+		return nil, errors.New("hub without a key")
+	case c.Root.IsZero():
+		return nil, errors.New("hub without the root's public key")
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Store == nil {
+		c.Store = seal.NewMemoryStore(1 << 16)
+	}
+	if c.Meter == nil {
+		c.Meter = noMeter{}
+	}
+	config, err := outerTLS(c.TLS, c.Plain, c.Key, c.Grant)
+	if err != nil {
+		return nil, err
+	}
+	h := &Hub{c: c, id: seal.HubID(c.Key.Public()), guests: map[seal.PublicKey]*guest{}, sessions: map[string]*session{},
+		empty: make(chan struct{})}
+	h.door = seal.Door{Hub: h.id, Root: c.Root, Nonces: seal.NewNonces(usedNonces, c.Now), Store: c.Store, Now: c.Now}
+	h.f = newFront(c.Limits.withDefaults(), config, c.Log, h.visit)
+	h.http = newHTTPDesk(h)
+	return h, nil
+}
+
+// ID returns the id of the hub, which tokens and routes name.
+func (h *Hub) ID() string { return h.id }
+
+// Serve accepts connections from l until Close, and then returns nil. It may be called several times.
+func (h *Hub) Serve(l net.Listener) error { return h.f.serve(l) }
+
+// Close ends all connections. It returns when no goroutine is left.
+func (h *Hub) Close() {
+	h.f.close()
+	h.http.close()
+}
+
+// Counts returns what has been counted, by name: accepted, workers, backbones, paired, bytes_to_backbones,
+// bytes_to_workers, and refused_REASON.
+func (h *Hub) Counts() map[string]uint64 { return h.f.tally.counts() }
+
+// HubStatus is a look at a hub.
+type HubStatus struct {
+	Conns, Waiting, Backbones, Sessions int
+}
+
+// Status returns how many there are of what.
+func (h *Hub) Status() HubStatus {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := HubStatus{Conns: h.f.active(), Waiting: len(h.waiting), Backbones: len(h.desks)}
+	for _, x := range h.sessions {
+		if x.live {
+			s.Sessions++
+		}
+	}
+	return s
+}
+
+// Drain takes nobody any more, tells the backbones to send their workers away, and waits until no session
+// is left or ctx ends. Close is to follow.
+func (h *Hub) Drain(ctx context.Context, reason string) error {
+	h.mu.Lock()
+	if h.draining == "" {
+		h.draining = reason
+		seconds := 0
+		if t, ok := ctx.Deadline(); ok {
+			seconds = max(0, int(time.Until(t)/time.Second))
+		}
+		for _, d := range h.desks {
+			d.talk.send(message{Type: msgDrain, Reason: reason, Seconds: seconds})
+		}
+		for _, g := range h.waiting {
+			g.leave(ErrDraining)
+		}
+		h.checkEmpty()
+	}
+	h.mu.Unlock()
+	select {
+	case <-h.empty:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%d sessions are left: %w", h.Status().Sessions, ctx.Err())
+	}
+}
+
+// checkEmpty is called with mu held when draining began or a session ended.
+func (h *Hub) checkEmpty() {
+	if h.draining == "" || len(h.sessions) > 0 {
+		return
+	}
+	select {
+	case <-h.empty:
+	default:
+		close(h.empty)
+	}
+}
+
+// A tape keeps what is read through it.
+type tape struct {
+	net.Conn
+	got []byte
+}
+
+func (t *tape) Read(p []byte) (int, error) {
+	n, err := t.Conn.Read(p)
+	t.got = append(t.got, p[:n]...)
+	return n, err
+}
+
+// tries is how many requests one connection may send: the first, the answer to the challenge, and one
+// more in case the nonce has become too old.
+const tries = 3
+
+func (h *Hub) visit(v *visitor) {
+	t := &tape{Conn: v.nc}
+	req, err := ws.ReadRequest(t, nil, h.f.o.Head)
+	if err == nil && !asks(req.Request, "") || err != nil && errors.Is(err, ws.ErrHandshake) && looksHTTP(t.got) {
+		h.http.take(v, t.got)
+		return
+	}
+	for try := 1; ; try++ {
+		if err != nil {
+			v.refuse("request", err)
+			return
+		}
+		if err = h.upgrade(v, req); err == nil {
+			return
+		}
+		var r *ws.Refusal
+		if !errors.As(err, &r) || !r.Again || try == tries {
+			v.refuse(reasonOf(r), err)
+			return
+		}
+		_ = ws.Refuse(v.nc, err) // the same error
+		req, err = ws.ReadRequest(v.nc, req.Rest, h.f.o.Head)
+	}
+}
+
+// reasonOf is what a refusal is counted as.
+func reasonOf(r *ws.Refusal) string {
+	if r == nil {
+		return "request"
+	}
+	switch r.Status {
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return "proof"
+	case http.StatusNotFound:
+		return "path"
+	case http.StatusGone:
+		return "gone"
+	case http.StatusServiceUnavailable:
+		return "busy"
+	}
+	return "request"
+}
+
+// looksHTTP reports whether b begins as a request does that net/http can answer in its own words.
+func looksHTTP(b []byte) bool {
+	for _, m := range []string{"GET /", "HEAD /", "POST /", "PUT /", "DELETE /"} {
+		if bytes.HasPrefix(b, []byte(m)) {
+			return true
+		}
+	}
+	return false
+}
+
+// upgrade serves an upgrade request until its connection ends. An error is a request that is to be
+// refused.
+func (h *Hub) upgrade(v *visitor, req *ws.Request) error {
+	hub, path := splitPath(req.URL.Path)
+	if hub != "" && hub != h.id {
+		return &ws.Refusal{Status: http.StatusNotFound, Reason: fmt.Sprintf("this is hub %s, not %.40q", h.id, hub)}
+	}
+	kind, id, _ := strings.Cut(path, "/")
+	switch {
+	case path == workerPath:
+		return h.worker(v, req)
+	case path == backbonePath:
+		return h.backbone(v, req)
+	case kind == sessionPath && id != "":
+		return h.session(v, req, id)
+	}
+	return &ws.Refusal{Status: http.StatusNotFound, Reason: "nothing is here"}
+}
+
+// admit checks a request for protocol by who has the given role.
+func (h *Hub) admit(req *ws.Request, protocol string, role seal.Role) (seal.Proof, error) {
+	if !asks(req.Request, protocol) {
+		return seal.Proof{}, &ws.Refusal{Status: http.StatusBadRequest, Reason: "this path is for Upgrade: " + protocol}
+	}
+	p, err := h.door.Admit(h.f.ctx, req.Header, req.RequestURI, role)
+	if err == nil {
+		return p, nil
+	}
+	status, header, reason := h.door.Answer(err)
+	r := &ws.Refusal{Status: status, Header: header, Reason: reason, Again: status == http.StatusUnauthorized}
+	return p, fmt.Errorf("%w: %w", r, err)
+}
+
+// busy returns the refusal for a hub that is draining, or nil.
+func (h *Hub) busy() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.draining == "" {
+		return nil
+	}
+	return &ws.Refusal{Status: http.StatusServiceUnavailable, Reason: "the hub is draining: " + h.draining,
+		Header: http.Header{"Retry-After": {strconv.Itoa(retrySeconds)}}}
+}
+
+const retrySeconds = 5
+
+// newID returns 26 letters and digits that nobody guesses.
+func newID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never returns an error
+	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:]))
+}

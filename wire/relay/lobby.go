@@ -1,0 +1,183 @@
+package relay
+
+import (
+	"encoding/json"
+	"errors"
+	"net"
+	"os"
+	"time"
+
+	"kvasir/wire/seal"
+	"kvasir/wire/ws"
+)
+
+// keepEarly is how many bytes of binary frames a worker may send before it is paired.
+const keepEarly = 16 << 10
+
+// Types of text frames in the lobby.
+const (
+	frameWait   = "wait"   // hub: why the worker waits, at once, when that changes, and every Limits.Wait
+	frameHere   = "here"   // worker: the answer
+	framePaired = "paired" // hub: what follows is the backbone's
+)
+
+// lobbyFrame is a text frame between hub and worker.
+type lobbyFrame struct {
+	Type    string      `json:"type"`
+	Reason  string      `json:"reason,omitempty"`
+	Session string      `json:"session,omitempty"`
+	Grant   *seal.Grant `json:"grant,omitempty"` // of the backbone: its certificate
+}
+
+// modelHeader is what model a worker has; a worker that fetches its slice does not say.
+const modelHeader = "Kvasir-Model"
+
+// A guest is a worker in the lobby. Its goroutine, that of the visitor, owns the connection until the
+// session's goroutine takes over.
+type guest struct {
+	proof seal.Proof
+	model string
+	v     *visitor
+
+	claim chan *session // of one: a backbone has come for it
+	poke  chan struct{} // of one: the reason has changed
+	evict chan error    // of one: it is to go
+
+	// Under Hub.mu.
+	reason   string
+	session  *session // offered or claimed or live
+	declined map[seal.PublicKey]bool
+	gone     bool
+}
+
+// leave makes a guest go because of err.
+func (g *guest) leave(err error) {
+	select {
+	case g.evict <- err:
+	default:
+	}
+}
+
+// say changes the reason why a guest waits. Hub.mu is held.
+func (g *guest) say(reason string) {
+	if g.reason == reason {
+		return
+	}
+	g.reason = reason
+	select {
+	case g.poke <- struct{}{}:
+	default:
+	}
+}
+
+// worker serves a worker's connection from its upgrade to its end.
+func (h *Hub) worker(v *visitor, req *ws.Request) error {
+	if err := h.busy(); err != nil {
+		return err
+	}
+	p, err := h.admit(req, ws.WebSocket, seal.Worker)
+	if err != nil {
+		return err
+	}
+	model := req.Header.Get(modelHeader)
+	if len(model) > maxModel {
+		return &ws.Refusal{Status: 400, Reason: "the model's hash is too long"}
+	}
+	if err := ws.Switch(v.nc, req, ws.WebSocket, nil); err != nil {
+		return err
+	}
+	v.settle()
+	h.f.tally.add("workers", 1)
+	conn := ws.New(v.nc, ws.Server, req.Rest, ws.Options{Message: 4 << 10, Idle: h.f.o.Silent})
+	g := &guest{proof: p, model: model, v: v, claim: make(chan *session, 1), poke: make(chan struct{}, 1),
+		evict: make(chan error, 1), declined: map[seal.PublicKey]bool{}}
+	h.f.log.Info("worker came", "worker", p.Key.Short(), "token", p.Token.ID, "from", host(v.raw))
+	h.enter(g)
+	s, err := h.host(g, conn)
+	h.exit(g, err)
+	if s != nil {
+		<-s.done // the session's goroutine uses the connection
+	} else {
+		h.f.log.Info("worker left", "worker", p.Key.Short(), "why", err)
+	}
+	v.quiet = true
+	return nil
+}
+
+// host keeps a worker company until a session has taken over its connection, which is returned then, or
+// until it ends.
+func (h *Hub) host(g *guest, conn *ws.Conn) (*session, error) {
+	lobby := ws.NewLobby(conn, keepEarly)
+	done := make(chan error, 1)
+	go func() { done <- listen(lobby) }() // ends with the connection, or by Interrupt
+	tick := time.NewTicker(h.f.o.Wait)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-done:
+			conn.CloseNow()
+			return nil, err
+		case err := <-g.evict:
+			code := ws.StatusPolicy
+			if errors.Is(err, ErrDraining) {
+				code = ws.StatusGoingAway
+			}
+			_ = conn.Close(code, err.Error()) // it has gone or not, the worker has been told
+			<-done
+			return nil, err
+		case s := <-g.claim:
+			l, err := pair(conn, lobby, done, s)
+			if err != nil {
+				conn.CloseNow()
+				s.worker <- leg{}
+				return nil, err
+			}
+			s.worker <- l
+			return s, nil
+		case <-g.poke:
+		case <-tick.C:
+		}
+		h.mu.Lock()
+		f := lobbyFrame{Type: frameWait, Reason: g.reason}
+		h.mu.Unlock()
+		if err := sayText(conn, f); err != nil {
+			conn.CloseNow()
+			<-done
+			return nil, err
+		}
+	}
+}
+
+// listen reads what a worker says in the lobby, which is a sign of life and nothing else.
+func listen(lobby *ws.Lobby) error {
+	for {
+		if _, err := lobby.Read(); err != nil {
+			return err
+		}
+	}
+}
+
+// pair says "paired", the hub's last frame, and takes the connection off the lobby.
+func pair(conn *ws.Conn, lobby *ws.Lobby, done chan error, s *session) (leg, error) {
+	if err := lobby.Interrupt(); err != nil {
+		return leg{}, err
+	}
+	if err := <-done; !errors.Is(err, os.ErrDeadlineExceeded) {
+		return leg{}, err
+	}
+	if err := sayText(conn, lobbyFrame{Type: framePaired, Session: s.ID, Grant: &s.grant}); err != nil {
+		return leg{}, err
+	}
+	nc, rest, err := lobby.Detach()
+	return leg{nc: nc, rest: rest}, err
+}
+
+func sayText(conn *ws.Conn, f lobbyFrame) error {
+	b, err := json.Marshal(f)
+	if err != nil {
+		return err
+	}
+	return conn.WriteMessage(ws.Text, b)
+}
+
+var _ net.Conn = (*tape)(nil)
