@@ -92,12 +92,23 @@ func TestChunkIsOneRecordAndOneWrite(t *testing.T) {
 	}
 }
 
-// No ticket is sent, so nothing follows the handshake until somebody speaks.
+// No ticket is sent, even to a client that would take one, so nothing follows the handshake until
+// somebody speaks, and no session is ever resumed without the checks.
 func TestBackboneSendsNoTickets(t *testing.T) {
+	config, err := innerTLS(worker, "backbone", backbone.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.SessionTicketsDisabled, config.ClientSessionCache = false, tls.NewLRUClientSessionCache(1)
+	config.ServerName = "x"
 	a, b := pair(t)
 	cb := &counted{Conn: b}
-	_, _, cerr, serr := session(t, a, cb, clientConfig(t), serverConfig(t))
-	if err := errors.Join(cerr, serr); err != nil {
+	done := make(chan error)
+	go func() { done <- tls.Client(a, config).Handshake() }()
+	if _, err := Server(t.Context(), cb, serverConfig(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
 	if n := len(cb.taken()); n != 1 {

@@ -40,6 +40,8 @@ type Conn struct {
 	in   inbound
 	rerr error // what every further read returns
 
+	lobby *Lobby // reads in the place of the Conn
+
 	// Writing. Lock order: wmu before ctl.mu.
 	wmu     turn
 	werr    error // what every further write returns
@@ -75,13 +77,17 @@ func New(nc net.Conn, role Role, rest []byte, o Options) *Conn {
 	c.rd = deadline{apply: nc.SetReadDeadline, idle: c.o.Idle}
 	c.wd = deadline{apply: nc.SetWriteDeadline, idle: c.o.Write}
 	c.ctl.init(c.flush)
-	if len(rest) > bufferSize {
-		c.buf, c.w = rest, len(rest)
-		return c
-	}
-	c.buf = make([]byte, bufferSize)
-	c.w = copy(c.buf, rest)
+	c.feed(rest)
 	return c
+}
+
+// feed makes rest, which the Conn keeps, the bytes that have been read and not consumed.
+func (c *Conn) feed(rest []byte) {
+	c.buf, c.r, c.w = rest, 0, len(rest)
+	if len(rest) < bufferSize {
+		c.buf = make([]byte, bufferSize)
+		copy(c.buf, rest)
+	}
 }
 
 // Role returns the side that this Conn speaks.
@@ -156,6 +162,10 @@ func (c *Conn) shut(payload []byte) error {
 func (c *Conn) drain() {
 	slab := getSlab()
 	defer putSlab(slab)
+	if l := c.lobby; l != nil {
+		c.feed(l.raw[l.scan:])
+		c.in.more, c.lobby = l.more, nil
+	}
 	for c.rerr == nil {
 		if !c.in.open {
 			c.in.sum = 0

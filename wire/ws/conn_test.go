@@ -300,25 +300,35 @@ func TestCloseHandshake(t *testing.T) {
 	})
 }
 
+// A peer that is refused in the midst of a frame must be able to send the rest: closing with bytes
+// unread would make TCP throw away the Close frame, which says why.
 func TestPeerReadsWhyItWasRefused(t *testing.T) {
-	x, y := loopback(t)
-	a, b := New(x, Client, nil, Options{Message: 1 << 20}), New(y, Server, nil, Options{})
-	// Far more than the server reads: unread bytes must not cost the client its Close frame.
-	if err := a.WriteMessage(Binary, make([]byte, 200<<10)); err != nil {
-		t.Fatal(err)
-	}
-	_, _, err := b.ReadMessage(make([]byte, 64<<10))
-	if !errors.Is(err, ErrTooBig) {
-		t.Fatalf("server read: %v", err)
-	}
-	done := make(chan struct{})
-	go func() { defer close(done); _ = b.Close(StatusNormal, "") }()
-	var closed *CloseError
-	if _, _, err := a.ReadMessage(nil); !errors.As(err, &closed) || closed.Code != StatusTooBig {
-		t.Errorf("client read: %v", err)
-	}
-	_ = a.Close(StatusNormal, "")
-	inTime(t, done)
+	bubble(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		c := New(near, Server, nil, Options{})
+		out := collect(far)
+		wrote := make(chan error)
+		go func() {
+			_, err := far.Write(wire(Server, fB(stars(200<<10)), fB("more")))
+			wrote <- err
+			_ = far.Close()
+		}()
+		if _, _, err := c.ReadMessage(make([]byte, 64<<10)); !errors.Is(err, ErrTooBig) {
+			t.Fatalf("read: %v", err)
+		}
+		closed := make(chan error)
+		go func() { closed <- c.Close(StatusNormal, "") }()
+		if err := <-wrote; err != nil {
+			t.Errorf("peer's write: %v", err)
+		}
+		if err := <-closed; !errors.Is(err, ErrTooBig) {
+			t.Errorf("close: %v", err)
+		}
+		<-out.done
+		if got := frames(t, Server, out.bytes()); len(got) != 1 || got[0].p[:2] != code(1009, "").p {
+			t.Errorf("sent %v", got)
+		}
+	})
 }
 
 func TestCutIsTold(t *testing.T) {
@@ -429,13 +439,18 @@ func TestNoFrameAfterClose(t *testing.T) {
 		near, far := net.Pipe()
 		c := New(near, Server, nil, Options{})
 		out := collect(far)
-		var wg sync.WaitGroup
+		var wg, going sync.WaitGroup
 		for range 8 {
+			going.Add(1)
 			wg.Go(func() {
-				for c.WriteMessage(Binary, []byte("x")) == nil {
+				for i := 0; c.WriteMessage(Binary, []byte("x")) == nil; i++ {
+					if i == 10 {
+						going.Done()
+					}
 				}
 			})
 		}
+		going.Wait()
 		go func() { _, _ = far.Write(wire(Server, fP(""), fX(""), fP(""))) }()
 		for {
 			if _, _, err := c.ReadMessage(nil); err != nil {

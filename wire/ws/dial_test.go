@@ -357,6 +357,18 @@ func TestDialProtocolHandsOverTheConnection(t *testing.T) {
 	}
 }
 
+// A server that says everything in one write.
+func TestAnswersGluedTogetherAreToldApart(t *testing.T) {
+	addr := listen(t, say("HTTP/1.1 401 Unauthorized\r\nContent-Length: 3\r\n\r\nwhoHTTP/1.1 101 X\r\nUpgrade: p\r\n"+
+		"Connection: Upgrade\r\n\r\nglued"))
+	nc, rest, _, err := DialProtocol(t.Context(), "ws://"+addr, "p", DialOptions{
+		Challenge: func(http.Header) (http.Header, error) { return nil, nil }})
+	if err != nil || string(rest) != "glued" {
+		t.Fatalf("rest %q, %v", rest, err)
+	}
+	_ = nc.Close()
+}
+
 func TestDialGoesThroughAProxy(t *testing.T) {
 	cert, pool := certificate(t, never)
 	target := listen(t, func(nc net.Conn) {

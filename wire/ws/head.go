@@ -81,7 +81,7 @@ func parseRequest(head []byte) (*http.Request, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrHandshake, err)
 	}
-	if req.ContentLength != 0 || len(req.TransferEncoding) > 0 {
+	if req.ContentLength != 0 { // -1 where it is chunked
 		return nil, fmt.Errorf("%w: request with a body", ErrHandshake)
 	}
 	for name := range req.Header {

@@ -36,7 +36,7 @@ func NewLobby(c *Conn, keep int) *Lobby {
 	c.rmu.Lock()
 	defer c.rmu.Unlock()
 	l := &Lobby{c: c, keep: keep, raw: append([]byte(nil), c.buf[c.r:c.w]...)}
-	c.buf, c.r, c.w = nil, 0, 0
+	c.buf, c.r, c.w, c.lobby = nil, 0, 0, l
 	return l
 }
 
@@ -181,6 +181,6 @@ func (l *Lobby) Detach() (net.Conn, []byte, error) {
 		return nil, nil, err
 	}
 	rest := l.raw
-	l.raw = nil
+	l.raw, c.lobby = nil, nil
 	return c.nc, rest, nil
 }

@@ -220,3 +220,69 @@ func TestLobbyGivesBackAConnectionWithoutDeadlines(t *testing.T) {
 		<-out.done
 	})
 }
+
+// Close finds the peer's Close frame behind what the Lobby has read and not used up.
+func TestLobbyIsClosedInTheMidstOfAFrame(t *testing.T) {
+	in := wire(Server, fT("here"), fb("kept"), fc("half a frame"), code(1000, ""))
+	for cut := range in {
+		bubble(t, func(t *testing.T) {
+			near, far := net.Pipe()
+			out := collect(far)
+			c := New(near, Server, nil, Options{})
+			l := NewLobby(c, 100)
+			go func() {
+				_, _ = far.Write(in[:cut])
+				synctest.Wait()
+				_ = l.Interrupt()
+				time.Sleep(time.Second)
+				_, _ = far.Write(in[cut:])
+			}()
+			for {
+				if _, err := l.Read(); err != nil {
+					break
+				}
+			}
+			if err := c.Close(StatusGoingAway, "drain"); err != nil {
+				t.Errorf("cut at %d: %v", cut, err)
+			}
+			<-out.done
+		})
+	}
+}
+
+func TestDetachSendsThePongsThatAreDue(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		l := NewLobby(New(near, Server, nil, Options{}), 100)
+		go func() {
+			_, _ = far.Write(fP("1").wire(Server))
+			synctest.Wait() // its Pong waits to be read
+			_, _ = far.Write(fP("2").wire(Server))
+			_ = l.Interrupt()
+		}()
+		if _, err := l.Read(); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatal(err)
+		}
+		go func() {
+			time.Sleep(time.Second)
+			p := make([]byte, 100)
+			for range 2 {
+				n, err := far.Read(p)
+				if err != nil {
+					t.Error(err)
+				}
+				_ = frames(t, Server, p[:n])
+			}
+			_, _ = far.Write([]byte("handed over"))
+		}()
+		nc, _, err := l.Detach()
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := make([]byte, 100)
+		if n, err := nc.Read(p); err != nil || string(p[:n]) != "handed over" {
+			t.Errorf("read %q, %v", p[:n], err)
+		}
+		_, _ = nc.Close(), far.Close()
+	})
+}

@@ -235,6 +235,12 @@ func TestHeadIsBounded(t *testing.T) {
 			t.Errorf("%d bytes taken, %v", sent, err)
 		}
 	})
+	if _, _, err := readHead(strings.NewReader(request), nil, len(request)-1); !errors.Is(err, ErrTooBig) {
+		t.Errorf("a head that is one byte too long: %v", err)
+	}
+	if _, _, err := readHead(strings.NewReader(""), []byte(request), len(request)); err != nil {
+		t.Errorf("the longest head: %v", err)
+	}
 	bubble(t, func(t *testing.T) {
 		near, far := net.Pipe()
 		start, done := time.Now(), make(chan struct{})
