@@ -17,6 +17,7 @@ import (
 	"kvasir/engine/model"
 	"kvasir/engine/tiny"
 	"kvasir/engine/tokenizer"
+	"kvasir/engine/worker"
 	"kvasir/internal/moe"
 	"kvasir/kernels/ref"
 )
@@ -173,6 +174,25 @@ func loadTemplate(f *gguf.File, t *tokenizer.Tokenizer) (*chat.Template, error) 
 	return chat.New(source, text("bos"), text("eos"))
 }
 
+// With returns an engine of the same model whose routed experts are computed by x. Close closes the model
+// of both.
+func (e *Engine) With(x moe.Experts) *Engine {
+	other := *e
+	other.experts = x
+	return &other
+}
+
+// Experts is the executor of this machine, or what With has put in its place.
+func (e *Engine) Experts() moe.Experts { return e.experts }
+
+// Model describes what a worker of this model computes. It reads all weights, to name them by their hash.
+func (e *Engine) Model() worker.Model {
+	return worker.Model{
+		Experts: e.experts, Layers: e.model.Layers, PerLayer: e.model.Experts, Hidden: e.model.Hidden,
+		Hash: experts.HashModel(e.file, e.profile), Profile: experts.HashProfile(e.profile),
+	}
+}
+
 // Close releases the model file. Nothing may be under way.
 func (e *Engine) Close() error { return e.file.Close() }
 
@@ -197,6 +217,7 @@ type Result struct {
 	Stop         string  // StopEnd or StopLength
 	Prefill      time.Duration
 	Decode       time.Duration // of all tokens but the first, which the prefill yields
+	Logits       []float32     // after the last token
 }
 
 // Why a generation ended.
@@ -232,6 +253,7 @@ func (e *Engine) Generate(ctx context.Context, r Request, emit func(piece string
 	start := time.Now()
 	for len(res.Tokens) < r.Tokens && len(res.PromptTokens)+len(res.Tokens) < e.model.Context {
 		token, err := g.next(ctx)
+		res.Logits = g.step.Logits
 		if len(res.Tokens) == 0 {
 			res.Prefill = time.Since(start)
 		}
