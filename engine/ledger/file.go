@@ -1,0 +1,238 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/pressly/goose/v3"
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"kvasir/wire/seal"
+)
+
+//go:embed migrations
+var migrations embed.FS
+
+// kind is what a file holds. The id stands in the file's header (application_id), so that no program
+// takes one for the other.
+type kind struct {
+	what string
+	id   int32
+	dir  string // of its migrations
+}
+
+var (
+	hubFile    = kind{"a hub's ledger", 0x4b76_4875, "migrations/hub"}
+	walletFile = kind{"a gateway's wallets", 0x4b76_5761, "migrations/wallet"}
+)
+
+// file is a SQLite database with one connection: this program's only writer. Other processes may have
+// the same file open; a writer waits up to five seconds for another.
+type file struct {
+	path string
+	db   *sql.DB
+
+	// step is set by tests, and called after every statement of a transaction and after its end.
+	step func(statement string)
+}
+
+// openFile opens a database, or makes it, of mode 0600 in a folder of mode 0700, and brings it to the
+// present schema.
+func openFile(ctx context.Context, path string, k kind) (_ *file, err error) {
+	path, err = filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("ledger: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("ledger: %w", err)
+	}
+	// SQLite gives its side files the mode of the file itself.
+	created, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("ledger: %w", err)
+	}
+	if err := errors.Join(created.Chmod(0o600), created.Close()); err != nil {
+		return nil, fmt.Errorf("ledger: %w", err)
+	}
+	db, err := sql.Open("sqlite", dsn(path))
+	if err != nil {
+		return nil, fmt.Errorf("ledger: open %s: %w", path, err)
+	}
+	db.SetMaxOpenConns(1)
+	f := &file{path: path, db: db}
+	if err := f.prepare(ctx, k); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return f, nil
+}
+
+func dsn(path string) string {
+	slashed := filepath.ToSlash(path)
+	if !strings.HasPrefix(slashed, "/") {
+		slashed = "/" + slashed // C:/…
+	}
+	options := url.Values{
+		"_txlock": {"immediate"},
+		"_pragma": {"busy_timeout(5000)", "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)"},
+	}
+	u := url.URL{Scheme: "file", Path: slashed, RawQuery: options.Encode()}
+	return u.String()
+}
+
+// prepare checks that the file is of the kind, and not from the future, and migrates it.
+func (f *file) prepare(ctx context.Context, k kind) error {
+	var id int32
+	if err := f.db.QueryRowContext(ctx, "PRAGMA application_id").Scan(&id); err != nil {
+		return f.explain(err)
+	}
+	var tables int
+	if err := f.db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master").Scan(&tables); err != nil {
+		return f.explain(err)
+	}
+	switch {
+	case id == 0 && tables == 0:
+		if _, err := f.db.ExecContext(ctx, fmt.Sprintf("PRAGMA application_id = %d", k.id)); err != nil {
+			return f.explain(err)
+		}
+	case id != k.id:
+		return fmt.Errorf("%w: %s is not %s; give the path of one, or of no file", ErrNotLedger, f.path, k.what)
+	}
+	dir, err := fs.Sub(migrations, k.dir)
+	if err != nil {
+		return fmt.Errorf("ledger: %w", err)
+	}
+	provider, err := goose.NewProvider(goose.DialectSQLite3, f.db, dir, goose.WithDisableGlobalRegistry(true))
+	if err != nil {
+		return fmt.Errorf("ledger: %w", err)
+	}
+	version, newest, err := provider.GetVersions(ctx)
+	if err != nil {
+		return f.explain(err)
+	}
+	if version > newest {
+		return fmt.Errorf("%w: %s has schema %d, this program knows %d; install the newer program",
+			ErrNewer, f.path, version, newest)
+	}
+	_, err = provider.Up(ctx)
+	return f.explain(err)
+}
+
+func (f *file) close() error { return f.explain(f.db.Close()) }
+
+// explain makes one clear line of what SQLite says.
+func (f *file) explain(err error) error {
+	var e *sqlite.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, ErrUnbalanced):
+		return err
+	case errors.Is(err, ErrDamaged):
+		return fmt.Errorf("%w; put back a copy of %s", err, f.path)
+	case !errors.As(err, &e):
+		return fmt.Errorf("ledger: %s: %w", f.path, err)
+	}
+	switch e.Code() & 0xff {
+	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
+		return fmt.Errorf("%w: %s cannot be read; put back a copy, or move it away to begin anew (%w)",
+			ErrDamaged, f.path, err)
+	case sqlite3.SQLITE_FULL:
+		return fmt.Errorf("ledger: no room on the disk of %s; nothing was lost (%w)", f.path, err)
+	case sqlite3.SQLITE_BUSY:
+		return fmt.Errorf("ledger: %s is held by another process; try again (%w)", f.path, err)
+	}
+	return fmt.Errorf("ledger: %s: %w", f.path, err)
+}
+
+// tx is a transaction.
+type tx struct {
+	*sql.Tx
+	step func(string)
+}
+
+func (t *tx) exec(ctx context.Context, query string, args ...any) error {
+	_, err := t.ExecContext(ctx, query, args...)
+	t.step(query)
+	return err
+}
+
+// insert runs a statement that ends in RETURNING id.
+func (t *tx) insert(ctx context.Context, query string, args ...any) (id int64, err error) {
+	err = t.QueryRowContext(ctx, query, args...).Scan(&id)
+	t.step(query)
+	return id, err
+}
+
+// update runs do in a transaction. When it returns nil, what do has written is on the disk; else
+// nothing of it is. Errors of this package come back as they are.
+func (f *file) update(ctx context.Context, do func(*tx) error) error {
+	step := f.step
+	if step == nil {
+		step = func(string) {}
+	}
+	begun, err := f.db.BeginTx(ctx, nil)
+	if err != nil {
+		return f.explain(err)
+	}
+	step("BEGIN")
+	if err := do(&tx{begun, step}); err != nil {
+		_ = begun.Rollback() // err says more
+		if own(err) {
+			return err
+		}
+		return f.explain(err)
+	}
+	err = begun.Commit()
+	step("COMMIT")
+	return f.explain(err)
+}
+
+// own reports whether an error is about what was asked, and not about the file.
+func own(err error) bool {
+	for _, e := range []error{ErrNoSession, ErrWrongSession, ErrMeterBack, ErrFeedBack} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return refusal(err)
+}
+
+// each runs a query and calls row for each of its rows.
+func (f *file) each(ctx context.Context, row func(scan func(...any) error) error, query string, args ...any) (err error) {
+	rows, err := f.db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return f.explain(err)
+	}
+	defer func() { err = f.explain(errors.Join(err, rows.Close())) }()
+	for rows.Next() {
+		if err := row(rows.Scan); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// keyColumn scans the text of a key; a text that is none is damage.
+type keyColumn struct{ key *seal.PublicKey }
+
+func (c keyColumn) Scan(v any) error {
+	text, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("%w: a key is %T", ErrDamaged, v)
+	}
+	key, err := seal.ParsePublicKey(text)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	*c.key = key
+	return nil
+}

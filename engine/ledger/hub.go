@@ -1,0 +1,276 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"kvasir/wire/seal"
+)
+
+// Hub is the ledger of a hub: what its meter counted, and the reports that it was given. It is safe
+// for concurrent use. Whatever returned nil is on the disk.
+type Hub struct {
+	file *file
+	log  *slog.Logger
+}
+
+// OpenHub opens the ledger at path, or makes one. log may be nil.
+func OpenHub(ctx context.Context, path string, log *slog.Logger) (*Hub, error) {
+	f, err := openFile(ctx, path, hubFile)
+	if err != nil {
+		return nil, err
+	}
+	return &Hub{file: f, log: orDiscard(log)}, nil
+}
+
+func orDiscard(log *slog.Logger) *slog.Logger {
+	if log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return log
+}
+
+// Close closes the file.
+func (h *Hub) Close() error { return h.file.close() }
+
+// Session is a worker's connection with a backbone, as the hub paired them.
+type Session struct {
+	ID       SessionID
+	Worker   seal.PublicKey
+	Backbone seal.Grant // the hub has checked it at the door
+	Start    time.Time
+	End      time.Time // zero: under way
+
+	ToWorker, ToBackbone int64 // bytes, by the meter
+}
+
+// Begin enters a session; reports and counts name it. To enter the same again does nothing.
+func (h *Hub) Begin(ctx context.Context, s Session) error {
+	grant, err := s.Backbone.MarshalText()
+	if err != nil {
+		return fmt.Errorf("session %s: %w", s.ID, err)
+	}
+	if s.Worker.IsZero() || s.Backbone.Key.IsZero() {
+		return fmt.Errorf("%w: session %s lacks a key", ErrWrongSession, s.ID)
+	}
+	return h.file.update(ctx, func(t *tx) error {
+		worker, backbone, err := parties(ctx, t, s.ID)
+		switch {
+		case errors.Is(err, ErrNoSession):
+		case err != nil:
+			return err
+		case worker != s.Worker || backbone != s.Backbone.Key:
+			return fmt.Errorf("%w: id %s is taken", ErrWrongSession, s.ID)
+		default:
+			return nil
+		}
+		return t.exec(ctx, `INSERT INTO sessions
+			(id, worker, backbone, grant_text, started, ended, to_worker, to_backbone) VALUES ($1, $2, $3, $4, $5, 0, 0, 0)`,
+			s.ID.String(), s.Worker.String(), s.Backbone.Key.String(), string(grant), s.Start.UnixMilli())
+	})
+}
+
+// parties returns the two keys of a session.
+func parties(ctx context.Context, t *tx, id SessionID) (worker, backbone seal.PublicKey, err error) {
+	err = t.QueryRowContext(ctx, "SELECT worker, backbone FROM sessions WHERE id = $1", id.String()).
+		Scan(keyColumn{&worker}, keyColumn{&backbone})
+	if errors.Is(err, sql.ErrNoRows) {
+		err = fmt.Errorf("%w: %s", ErrNoSession, id)
+	}
+	return worker, backbone, err
+}
+
+// End enters a session's end; the first one holds. Reports that come later are still taken.
+func (h *Hub) End(ctx context.Context, id SessionID, at time.Time) error {
+	return h.file.update(ctx, func(t *tx) error {
+		if _, _, err := parties(ctx, t, id); err != nil {
+			return err
+		}
+		return t.exec(ctx, "UPDATE sessions SET ended = $1 WHERE id = $2 AND ended = 0", at.UnixMilli(), id.String())
+	})
+}
+
+// Count is what the meter has counted of a session since its start.
+type Count struct {
+	Session              SessionID
+	ToWorker, ToBackbone int64 // bytes
+}
+
+// Meter enters counts of bytes, all in one transaction. A count below the one before is not entered,
+// nor one of an unknown session; the error names them, and the others are entered.
+func (h *Hub) Meter(ctx context.Context, counts ...Count) error {
+	var refused []error
+	err := h.file.update(ctx, func(t *tx) error {
+		for _, c := range counts {
+			err := meter(ctx, t, c)
+			switch {
+			case errors.Is(err, ErrMeterBack), errors.Is(err, ErrNoSession):
+				refused = append(refused, err)
+			case err != nil:
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return errors.Join(refused...)
+}
+
+func meter(ctx context.Context, t *tx, c Count) error {
+	var toWorker, toBackbone int64
+	err := t.QueryRowContext(ctx, "SELECT to_worker, to_backbone FROM sessions WHERE id = $1", c.Session.String()).
+		Scan(&toWorker, &toBackbone)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return fmt.Errorf("%w: %s", ErrNoSession, c.Session)
+	case err != nil:
+		return err
+	case c.ToWorker < toWorker || c.ToBackbone < toBackbone:
+		return fmt.Errorf("%w: session %s from %d and %d bytes to %d and %d",
+			ErrMeterBack, c.Session, toWorker, toBackbone, c.ToWorker, c.ToBackbone)
+	}
+	return t.exec(ctx, "UPDATE sessions SET to_worker = $1, to_backbone = $2 WHERE id = $3",
+		c.ToWorker, c.ToBackbone, c.Session.String())
+}
+
+// Append enters a signed report and returns it. The same report may come again. Refused is what is
+// malformed, not signed by the session's backbone or about another worker, what leaves a gap, and
+// what contradicts the chain.
+func (h *Hub) Append(ctx context.Context, signed []byte) (Report, error) {
+	r, err := Verify(signed)
+	if err != nil {
+		return Report{}, err
+	}
+	total, err := r.Total()
+	if err != nil {
+		return Report{}, err
+	}
+	err = h.file.update(ctx, func(t *tx) error {
+		worker, backbone, err := parties(ctx, t, r.Session)
+		if err != nil {
+			return err
+		}
+		if worker != r.Worker || backbone != r.Backbone {
+			return fmt.Errorf("%w: report %d of session %s names other keys", ErrWrongSession, r.Sequence, r.Session)
+		}
+		stored, err := place(ctx, t, &r, signed, "SELECT sequence, signed FROM reports WHERE session = $1",
+			r.Session.String())
+		if stored || err != nil {
+			return err
+		}
+		_, err = t.insert(ctx, `INSERT INTO reports (id, session, sequence, worker, picks, bytes, signed)
+			SELECT coalesce(max(id), 0) + 1, $1, $2, $3, $4, $5, $6 FROM reports RETURNING id`,
+			r.Session.String(), r.Sequence, r.Worker.String(), total.Picks, total.Bytes, signed)
+		return err
+	})
+	if err != nil {
+		return Report{}, err
+	}
+	return r, nil
+}
+
+// place finds the place of a report in its session's chain, which chain selects. It returns true when
+// the report is there already, and an error when it does not fit.
+func place(ctx context.Context, t *tx, r *Report, signed []byte, chain string, args ...any) (stored bool, err error) {
+	var sequence int64
+	var last []byte
+	newest := chain + fmt.Sprintf(" AND sequence <= %d ORDER BY sequence DESC LIMIT 1", r.Sequence)
+	err = t.QueryRowContext(ctx, newest, args...).Scan(&sequence, &last)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return false, err
+	}
+	if sequence > 0 {
+		if _, err := Parse(last); err != nil { // not wrapped: it is not about the report that came
+			return false, fmt.Errorf("%w: report %d of session %s: %s", ErrDamaged, sequence, r.Session, err.Error())
+		}
+	}
+	if sequence < r.Sequence {
+		return false, r.follows(sequence, last)
+	}
+	if HashOf(last) != HashOf(signed) { // the signature may be another one
+		return false, fmt.Errorf("%w: there is another report %d of session %s", ErrFork, r.Sequence, r.Session)
+	}
+	return true, nil
+}
+
+// After is Feed's.
+func (h *Hub) After(ctx context.Context, id int64, limit int) (page Page, err error) {
+	limit = max(1, min(limit, PageMax))
+	page.Entries = []Entry{}
+	err = h.file.db.QueryRowContext(ctx, "SELECT coalesce(max(id), 0) FROM reports").Scan(&page.Last)
+	if err != nil {
+		return Page{}, h.file.explain(err)
+	}
+	// What has come since is for the next page, so that Last is true of this one.
+	err = h.file.each(ctx, func(scan func(...any) error) error {
+		var e Entry
+		if err := scan(&e.ID, &e.Grant, &e.Report); err != nil {
+			return err
+		}
+		page.Entries = append(page.Entries, e)
+		return nil
+	}, `SELECT r.id, s.grant_text, r.signed FROM reports r JOIN sessions s ON s.id = r.session
+		WHERE r.id > $1 AND r.id <= $2 ORDER BY r.id LIMIT $3`, id, page.Last, limit)
+	if err != nil {
+		return Page{}, err
+	}
+	return page, nil
+}
+
+// Session returns a session.
+func (h *Hub) Session(ctx context.Context, id SessionID) (Session, error) {
+	s := Session{ID: id}
+	var grant string
+	var start, end int64
+	err := h.file.db.QueryRowContext(ctx, `SELECT worker, grant_text, started, ended, to_worker, to_backbone
+		FROM sessions WHERE id = $1`, id.String()).
+		Scan(keyColumn{&s.Worker}, &grant, &start, &end, &s.ToWorker, &s.ToBackbone)
+	if errors.Is(err, sql.ErrNoRows) {
+		return Session{}, fmt.Errorf("%w: %s", ErrNoSession, id)
+	}
+	if err != nil {
+		return Session{}, h.file.explain(err)
+	}
+	if s.Backbone, err = seal.ParseGrant(grant); err != nil {
+		return Session{}, h.file.explain(fmt.Errorf("%w: session %s: %w", ErrDamaged, id, err))
+	}
+	s.Start = time.UnixMilli(start).UTC()
+	if end != 0 {
+		s.End = time.UnixMilli(end).UTC()
+	}
+	return s, nil
+}
+
+// Work is what a hub has seen of a worker, over all its sessions.
+type Work struct {
+	Worker   seal.PublicKey
+	Sessions int64
+	Picks    int64
+	Output   int64 // bytes of expert output, which is what units count
+
+	ToWorker, ToBackbone int64 // bytes, by the meter
+}
+
+// Work returns all workers, by key.
+func (h *Hub) Work(ctx context.Context) (all []Work, err error) {
+	err = h.file.each(ctx, func(scan func(...any) error) error {
+		var w Work
+		if err := scan(keyColumn{&w.Worker}, &w.Sessions, &w.ToWorker, &w.ToBackbone, &w.Picks, &w.Output); err != nil {
+			return err
+		}
+		all = append(all, w)
+		return nil
+	}, `SELECT s.worker, s.sessions, s.to_worker, s.to_backbone, coalesce(r.picks, 0), coalesce(r.bytes, 0)
+		FROM (SELECT worker, count(*) AS sessions, sum(to_worker) AS to_worker, sum(to_backbone) AS to_backbone
+			FROM sessions GROUP BY worker) s
+		LEFT JOIN (SELECT worker, sum(picks) AS picks, sum(bytes) AS bytes FROM reports GROUP BY worker) r
+			ON r.worker = s.worker
+		ORDER BY s.worker`)
+	return all, err
+}

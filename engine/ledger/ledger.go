@@ -1,0 +1,97 @@
+// Package ledger keeps the books: what a hub saw, and what a worker has earned by it.
+//
+//	backbone --- signed reports ---> Hub (SQLite) --- feed, over HTTP ---> Wallet (SQLite, at the gateway)
+//	relay's meter --- bytes -------> Hub
+//
+// Two counts come from two parties. Bytes each way are what the hub's meter counted. Picks are what
+// the backbone signs, every few seconds a session, in a Report: the picks since the report before,
+// whose hash it names. Pay follows picks only (see Reward); bytes are there to compare.
+//
+// The wallet trusts no hub. It checks by itself that the swarm's root has granted the backbone its
+// key, that this key signed the report, and that no report of the session is missing. Each report
+// that holds becomes two entries, in nKVR:
+//
+//	backbone's account  -n
+//	worker, pending     +n
+//
+// Invariants of a wallet, which Verify checks:
+//
+//  1. All entries add up to zero, and so do the two of each report.
+//  2. A balance is the sum of its account's entries.
+//  3. A report (backbone, session, sequence) is credited once, by whatever hub and however often it
+//     comes.
+//  4. How far a hub's feed was read stands in the same transaction as what was read, so a process
+//     that is killed anywhere loses and doubles nothing.
+//
+// In this form nothing settles: all pay stays pending until there is something that checks the work,
+// and Balance.Settled is always 0.
+package ledger
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+)
+
+// Errors of this package; test with errors.Is.
+var (
+	// ErrBadReport: the bytes are not a report, or one that cannot be.
+	ErrBadReport = errors.New("ledger: not a report")
+	// ErrBadSignature: the backbone that a report names did not sign it.
+	ErrBadSignature = errors.New("ledger: signature does not fit the report")
+	// ErrGap: reports before this one are missing.
+	ErrGap = errors.New("ledger: a report is missing")
+	// ErrFork: there is another report in this place, or the one before is another than this names.
+	ErrFork = errors.New("ledger: reports of a session contradict each other")
+	// ErrNotGranted: nothing of the swarm's root says that the key is a backbone's.
+	ErrNotGranted = errors.New("ledger: not a backbone of this swarm")
+	// ErrOverflow: an amount is too large to be true.
+	ErrOverflow = errors.New("ledger: amount is too large")
+
+	// ErrNoSession: the hub has no session of this id.
+	ErrNoSession = errors.New("ledger: no such session")
+	// ErrWrongSession: the hub's session of this id is between others.
+	ErrWrongSession = errors.New("ledger: session is between others")
+	// ErrMeterBack: a count of bytes is below the one before it.
+	ErrMeterBack = errors.New("ledger: meter ran backwards")
+
+	// ErrBadPage: what a hub sent is not a page of its feed.
+	ErrBadPage = errors.New("ledger: not a page of a feed")
+	// ErrFeedBack: a hub has forgotten what it had sent; it may have been put back from an old copy.
+	ErrFeedBack = errors.New("ledger: feed went backwards")
+
+	// ErrDamaged: a database file, or a row of it, cannot be read.
+	ErrDamaged = errors.New("ledger: file is damaged")
+	// ErrNotLedger: a database file is something else.
+	ErrNotLedger = errors.New("ledger: not the right kind of file")
+	// ErrNewer: a database file was written by a newer program.
+	ErrNewer = errors.New("ledger: file is of a newer version")
+	// ErrUnbalanced: the books are wrong.
+	ErrUnbalanced = errors.New("ledger: books do not balance")
+)
+
+// SessionID names a session. The hub draws it at random; it is text of 32 hexadecimal digits.
+type SessionID [16]byte
+
+// String returns the text of the id.
+func (id SessionID) String() string { return hex.EncodeToString(id[:]) }
+
+// ParseSessionID parses what String returned.
+func ParseSessionID(text string) (id SessionID, err error) {
+	if len(text) != hex.EncodedLen(len(id)) {
+		return SessionID{}, fmt.Errorf("ledger: session id has %d characters, want %d", len(text), hex.EncodedLen(len(id)))
+	}
+	if _, err := hex.Decode(id[:], []byte(text)); err != nil {
+		return SessionID{}, fmt.Errorf("ledger: session id: %w", err)
+	}
+	return id, nil
+}
+
+// MarshalText returns the text of the id.
+func (id SessionID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
+
+// UnmarshalText is ParseSessionID.
+func (id *SessionID) UnmarshalText(text []byte) (err error) {
+	*id, err = ParseSessionID(string(text))
+	return err
+}

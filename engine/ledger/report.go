@@ -1,0 +1,216 @@
+package ledger
+
+import (
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"kvasir/wire/seal"
+)
+
+// Report is what a backbone signs for a session, every few seconds: the picks that the worker has
+// answered since the report before. Its bytes, numbers big-endian:
+//
+//	 1 byte   version, 1
+//	16 bytes  session
+//	 8 bytes  sequence, from 1
+//	32 bytes  Hash of the report before it; zeros in the first
+//	32 bytes  key of the worker
+//	32 bytes  key of the backbone, which signs
+//	 8 bytes  time, Unix milliseconds
+//	 4 bytes  hidden: values of a row
+//	 2 bytes  number of layers that follow
+//	          for each, layers ascending: 2 bytes layer, 8 bytes picks, at least 1
+//	64 bytes  signature of the backbone, domain "report 1", over the above
+//
+// A value has one such form only.
+type Report struct {
+	Session  SessionID
+	Sequence int64
+	Before   Hash
+	Worker   seal.PublicKey
+	Backbone seal.PublicKey
+	Time     time.Time // whole milliseconds
+	Hidden   int
+	Picks    []LayerPicks // layers ascending
+}
+
+// LayerPicks is the picks of one layer.
+type LayerPicks struct {
+	Layer int
+	Picks int64
+}
+
+// Hash is SHA-256 over a report's bytes without the signature: a signature can be made anew, the rest
+// cannot.
+type Hash [sha256.Size]byte
+
+const (
+	reportVersion = 1
+	reportDomain  = "report 1"
+	reportHead    = 1 + 16 + 8 + 32 + 32 + 32 + 8 + 4 + 2
+	reportLayer   = 2 + 8
+
+	// MaxLayers and MaxHidden bound what a report can be about.
+	MaxLayers = 1024
+	MaxHidden = 1 << 20
+	// MaxReport is the length of the longest signed report; it fits into one chunk of a link.
+	MaxReport = reportHead + MaxLayers*reportLayer + ed25519.SignatureSize
+)
+
+// maxMillis keeps times within what every format of a time can say.
+const maxMillis = 1 << 47
+
+// Check returns ErrBadReport or ErrOverflow for a report that cannot be.
+func (r *Report) Check() error {
+	millis := r.Time.UnixMilli()
+	switch {
+	case r.Sequence < 1:
+		return fmt.Errorf("%w: sequence %d", ErrBadReport, r.Sequence)
+	case r.Sequence == 1 && r.Before != Hash{}:
+		return fmt.Errorf("%w: the first of a session names one before it", ErrBadReport)
+	case r.Worker.IsZero() || r.Backbone.IsZero():
+		return fmt.Errorf("%w: no key", ErrBadReport)
+	case millis < 1 || millis >= maxMillis:
+		return fmt.Errorf("%w: time %d ms", ErrBadReport, millis)
+	case r.Hidden < 1 || r.Hidden > MaxHidden:
+		return fmt.Errorf("%w: hidden %d", ErrBadReport, r.Hidden)
+	case len(r.Picks) > MaxLayers:
+		return fmt.Errorf("%w: %d layers, at most %d", ErrBadReport, len(r.Picks), MaxLayers)
+	}
+	last := -1
+	for _, l := range r.Picks {
+		if l.Layer <= last || l.Layer >= MaxLayers || l.Picks < 1 {
+			return fmt.Errorf("%w: %d picks of layer %d after layer %d", ErrBadReport, l.Picks, l.Layer, last)
+		}
+		last = l.Layer
+	}
+	_, err := r.Total()
+	return err
+}
+
+// Total is what a report is worth.
+type Total struct {
+	Picks  int64
+	Bytes  int64 // of expert output
+	Reward NKVR
+}
+
+// Total adds up the layers.
+func (r *Report) Total() (t Total, err error) {
+	for _, l := range r.Picks {
+		if l.Picks > int64(MaxReward)/(Rate*BytesPerValue) { // then the sum of all layers is an int64
+			return Total{}, fmt.Errorf("%w: %d picks of layer %d", ErrOverflow, l.Picks, l.Layer)
+		}
+		t.Picks += l.Picks
+	}
+	if t.Bytes, err = OutputBytes(t.Picks, r.Hidden); err != nil {
+		return Total{}, err
+	}
+	if t.Reward, err = Reward(t.Bytes); err != nil {
+		return Total{}, err
+	}
+	if t.Reward > MaxReward {
+		return Total{}, fmt.Errorf("%w: a report over %d nKVR", ErrOverflow, t.Reward)
+	}
+	return t, nil
+}
+
+// append appends the bytes that are signed. Check has passed.
+func (r *Report) append(dst []byte) []byte {
+	dst = append(dst, reportVersion)
+	dst = append(dst, r.Session[:]...)
+	dst = binary.BigEndian.AppendUint64(dst, uint64(r.Sequence))
+	dst = append(dst, r.Before[:]...)
+	dst = append(dst, r.Worker[:]...)
+	dst = append(dst, r.Backbone[:]...)
+	dst = binary.BigEndian.AppendUint64(dst, uint64(r.Time.UnixMilli()))
+	dst = binary.BigEndian.AppendUint32(dst, uint32(r.Hidden))
+	dst = binary.BigEndian.AppendUint16(dst, uint16(len(r.Picks)))
+	for _, l := range r.Picks {
+		dst = binary.BigEndian.AppendUint16(dst, uint16(l.Layer))
+		dst = binary.BigEndian.AppendUint64(dst, uint64(l.Picks))
+	}
+	return dst
+}
+
+// Append appends the signed report to dst. The backbone in it is the key's owner, whatever stood there.
+func (r Report) Append(dst []byte, key seal.Key) ([]byte, error) {
+	r.Backbone = key.Public()
+	if err := r.Check(); err != nil {
+		return dst, err
+	}
+	start := len(dst)
+	dst = r.append(dst)
+	return append(dst, key.Sign(reportDomain, dst[start:])...), nil
+}
+
+// Parse reads a signed report and checks all of it but the signature.
+func Parse(signed []byte) (Report, error) {
+	if len(signed) < reportHead+ed25519.SignatureSize || len(signed) > MaxReport {
+		return Report{}, fmt.Errorf("%w: %d bytes", ErrBadReport, len(signed))
+	}
+	if signed[0] != reportVersion {
+		return Report{}, fmt.Errorf("%w: version %d, this program knows %d", ErrBadReport, signed[0], reportVersion)
+	}
+	var r Report
+	src := signed[1:]
+	take := func(dst []byte) { src = src[copy(dst, src):] }
+	number := func(bytes int) (v uint64) {
+		for _, b := range src[:bytes] {
+			v = v<<8 | uint64(b)
+		}
+		src = src[bytes:]
+		return v
+	}
+	take(r.Session[:])
+	r.Sequence = int64(number(8))
+	take(r.Before[:])
+	take(r.Worker[:])
+	take(r.Backbone[:])
+	r.Time = time.UnixMilli(int64(min(number(8), maxMillis))).UTC()
+	r.Hidden = int(number(4))
+	layers := int(number(2))
+	if len(signed) != reportHead+layers*reportLayer+ed25519.SignatureSize {
+		return Report{}, fmt.Errorf("%w: %d bytes for %d layers", ErrBadReport, len(signed), layers)
+	}
+	r.Picks = make([]LayerPicks, layers)
+	for i := range r.Picks {
+		r.Picks[i] = LayerPicks{Layer: int(number(2)), Picks: int64(number(8))}
+	}
+	if err := r.Check(); err != nil {
+		return Report{}, err
+	}
+	return r, nil
+}
+
+// Verify is Parse, and checks that the backbone which the report names has signed it. Whether that
+// key is a backbone's, a grant says.
+func Verify(signed []byte) (Report, error) {
+	r, err := Parse(signed)
+	if err != nil {
+		return Report{}, err
+	}
+	cut := len(signed) - ed25519.SignatureSize
+	if !r.Backbone.Verify(reportDomain, signed[:cut], signed[cut:]) {
+		return Report{}, fmt.Errorf("%w: report %d of session %s", ErrBadSignature, r.Sequence, r.Session)
+	}
+	return r, nil
+}
+
+// HashOf returns the hash of a signed report that Parse accepts.
+func HashOf(signed []byte) Hash { return sha256.Sum256(signed[:len(signed)-ed25519.SignatureSize]) }
+
+// follows returns nil when r is the report after the last one of its session, which is nil when there
+// is none. What is in the place of r already is not looked at.
+func (r *Report) follows(sequence int64, last []byte) error {
+	if r.Sequence != sequence+1 {
+		return fmt.Errorf("%w: report %d of session %s came after %d", ErrGap, r.Sequence, r.Session, sequence)
+	}
+	if sequence > 0 && r.Before != HashOf(last) {
+		return fmt.Errorf("%w: report %d of session %s does not name the one before it", ErrFork, r.Sequence, r.Session)
+	}
+	return nil
+}

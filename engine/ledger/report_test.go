@@ -1,0 +1,221 @@
+package ledger
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"encoding/hex"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"kvasir/wire/seal"
+)
+
+func sample() Report {
+	return Report{
+		Session:  SessionID{0: 0x11, 15: 0x22},
+		Sequence: 2,
+		Before:   Hash{0: 0x33, 31: 0x44},
+		Worker:   seal.PublicKey{0: 0x55, 31: 0x66},
+		Backbone: seal.PublicKey{0: 0x77, 31: 0x88},
+		Time:     time.UnixMilli(0x0102030405).UTC(),
+		Hidden:   3072,
+		Picks:    []LayerPicks{{Layer: 0, Picks: 104}, {Layer: 47, Picks: 0x010203}},
+	}
+}
+
+func TestReportHasGoldenBytes(t *testing.T) {
+	const golden = `
+		01
+		11 00 00 00 00 00 00 00 00 00 00 00 00 00 00 22
+		00 00 00 00 00 00 00 02
+		33 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 44
+		55 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 66
+		77 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 88
+		00 00 00 01 02 03 04 05
+		00 00 0c 00
+		00 02
+		00 00 00 00 00 00 00 00 00 68
+		00 2f 00 00 00 00 00 01 02 03`
+	want, err := hex.DecodeString(strings.Join(strings.Fields(golden), ""))
+	must(t, err)
+	r := sample()
+	must(t, r.Check())
+	if got := r.append(nil); !bytes.Equal(got, want) {
+		t.Fatalf("got  % x\nwant % x", got, want)
+	}
+	back, err := Parse(append(want, make([]byte, ed25519.SignatureSize)...))
+	must(t, err)
+	if !reflect.DeepEqual(back, r) {
+		t.Fatalf("got  %+v\nwant %+v", back, r)
+	}
+	hash := HashOf(append(want, make([]byte, ed25519.SignatureSize)...))
+	if got := hex.EncodeToString(hash[:4]); got != "b380fe4f" {
+		t.Fatalf("hash begins with %s", got)
+	}
+}
+
+func TestReportIsSignedInItsDomain(t *testing.T) {
+	key := seal.NewKey()
+	signed, err := sample().Append([]byte("x"), key)
+	must(t, err)
+	signed = signed[1:]
+	cut := len(signed) - ed25519.SignatureSize
+	public := key.Public()
+	if !ed25519.Verify(public[:], append([]byte("kvasir report 1\x00"), signed[:cut]...), signed[cut:]) {
+		t.Fatal("signature is of something else")
+	}
+	r, err := Verify(signed)
+	must(t, err)
+	if r.Backbone != public {
+		t.Fatal("report names another backbone")
+	}
+	for i := range signed { // no byte may be changed
+		signed[i] ^= 1
+		if _, err := Verify(signed); err == nil {
+			t.Fatalf("byte %d changed, and nobody saw it", i)
+		}
+		signed[i] ^= 1
+	}
+}
+
+func TestReportIsRefused(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*Report)
+		want   error
+	}{
+		{"no sequence", func(r *Report) { r.Sequence = 0 }, ErrBadReport},
+		{"negative sequence", func(r *Report) { r.Sequence = -1 }, ErrBadReport},
+		{"first with one before it", func(r *Report) { r.Sequence = 1 }, ErrBadReport},
+		{"no worker", func(r *Report) { r.Worker = seal.PublicKey{} }, ErrBadReport},
+		{"no backbone", func(r *Report) { r.Backbone = seal.PublicKey{} }, ErrBadReport},
+		{"no time", func(r *Report) { r.Time = time.UnixMilli(0) }, ErrBadReport},
+		{"time beyond all", func(r *Report) { r.Time = time.UnixMilli(maxMillis) }, ErrBadReport},
+		{"no hidden", func(r *Report) { r.Hidden = 0 }, ErrBadReport},
+		{"large hidden", func(r *Report) { r.Hidden = MaxHidden + 1 }, ErrBadReport},
+		{"layers out of order", func(r *Report) { r.Picks[0].Layer = 48 }, ErrBadReport},
+		{"layer twice", func(r *Report) { r.Picks[0].Layer = 47 }, ErrBadReport},
+		{"layer too high", func(r *Report) { r.Picks[1].Layer = MaxLayers }, ErrBadReport},
+		{"layer without picks", func(r *Report) { r.Picks[0].Picks = 0 }, ErrBadReport},
+		{"negative picks", func(r *Report) { r.Picks[0].Picks = -5 }, ErrBadReport},
+		{"huge picks", func(r *Report) { r.Picks[0].Picks = 1 << 62 }, ErrOverflow},
+		{"picks worth too much", func(r *Report) { r.Picks[0].Picks = int64(MaxReward) / (3072 * 4 * 7) }, ErrOverflow},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := sample()
+			c.change(&r)
+			wantError(t, r.Check(), c.want)
+			_, err := Parse(append(r.append(nil), make([]byte, ed25519.SignatureSize)...))
+			wantError(t, err, c.want)
+		})
+	}
+	whole := append(sampleBytes(), make([]byte, ed25519.SignatureSize)...)
+	for n := range whole {
+		if _, err := Parse(whole[:n]); err == nil {
+			t.Fatalf("cut to %d bytes and taken", n)
+		}
+	}
+	_, err := Parse(append(whole, 0))
+	wantError(t, err, ErrBadReport)
+	whole[0] = 2
+	_, err = Parse(whole)
+	wantError(t, err, ErrBadReport)
+}
+
+func sampleBytes() []byte {
+	r := sample()
+	return r.append(nil)
+}
+
+func TestLongestReportIsMaxReport(t *testing.T) {
+	r := sample()
+	r.Picks = nil
+	for l := range MaxLayers {
+		r.Picks = append(r.Picks, LayerPicks{l, 1})
+	}
+	signed, err := r.Append(nil, seal.NewKey())
+	must(t, err)
+	if len(signed) != MaxReport || len(signed) > seal.MaxChunk {
+		t.Fatalf("%d bytes, want %d, at most %d", len(signed), MaxReport, seal.MaxChunk)
+	}
+	_, err = Verify(signed)
+	must(t, err)
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(append(sampleBytes(), make([]byte, ed25519.SignatureSize)...))
+	f.Add([]byte{1})
+	f.Fuzz(func(t *testing.T, src []byte) {
+		r, err := Parse(src)
+		if err != nil {
+			return
+		}
+		cut := len(src) - ed25519.SignatureSize
+		if got := r.append(nil); !bytes.Equal(got, src[:cut]) {
+			t.Fatalf("got  % x\nwant % x", got, src[:cut])
+		}
+	})
+}
+
+func TestSessionIDIsText(t *testing.T) {
+	id := SessionID{1, 2, 0xff}
+	text, err := id.MarshalText()
+	must(t, err)
+	var back SessionID
+	must(t, back.UnmarshalText(text))
+	if back != id || string(text) != "0102ff00000000000000000000000000" {
+		t.Fatalf("%s, %v", text, back)
+	}
+	for _, bad := range []string{"", "01", strings.Repeat("z", 32), strings.Repeat("0", 33)} {
+		if _, err := ParseSessionID(bad); err == nil {
+			t.Errorf("%q taken", bad)
+		}
+	}
+}
+
+func TestReporterMakesAChain(t *testing.T) {
+	s := newSwarm(t, 1)
+	r := s.reporter(1, 0)
+	if signed, err := r.Report(epoch); signed != nil || err != nil {
+		t.Fatalf("said %x, %v before anything was done", signed, err)
+	}
+	must(t, r.Count(5, 8))
+	must(t, r.Count(2, 8))
+	must(t, r.Count(5, 8))
+	first, err := r.Report(epoch.Add(time.Microsecond))
+	must(t, err)
+	must(t, r.Count(2, 1)) // while nobody has confirmed the first
+	again, err := r.Report(epoch.Add(time.Hour))
+	must(t, err)
+	if !bytes.Equal(first, again) {
+		t.Fatal("the same report came out otherwise")
+	}
+	r.Done(7) // of nothing
+	r.Done(1)
+	second, err := r.Report(epoch.Add(time.Hour))
+	must(t, err)
+
+	one, err := Verify(first)
+	must(t, err)
+	two, err := Verify(second)
+	must(t, err)
+	if want := []LayerPicks{{2, 8}, {5, 16}}; !reflect.DeepEqual(one.Picks, want) {
+		t.Errorf("first has %v, want %v", one.Picks, want)
+	}
+	if want := []LayerPicks{{2, 1}}; !reflect.DeepEqual(two.Picks, want) || !two.Time.Equal(epoch.Add(time.Hour)) {
+		t.Errorf("second has %v at %v", two.Picks, two.Time)
+	}
+	must(t, one.follows(0, nil))
+	must(t, two.follows(1, first))
+	wantError(t, two.follows(0, nil), ErrGap)
+	wantError(t, two.follows(1, second), ErrFork)
+
+	for _, c := range []struct {
+		layer int
+		picks int64
+	}{{-1, 1}, {MaxLayers, 1}, {0, -1}, {0, int64(MaxReward) + 1}} {
+		wantError(t, r.Count(c.layer, c.picks), ErrBadReport)
+	}
+}

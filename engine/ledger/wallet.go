@@ -1,0 +1,291 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"kvasir/wire/seal"
+)
+
+// Wallet is the gateway's books: it reads the feeds of hubs and credits workers. It is safe for
+// concurrent use.
+type Wallet struct {
+	file *file
+	root seal.PublicKey
+	log  *slog.Logger
+}
+
+// OpenWallet opens the wallets at path, or makes them, of the swarm with this root. log may be nil.
+func OpenWallet(ctx context.Context, path string, root seal.PublicKey, log *slog.Logger) (*Wallet, error) {
+	f, err := openFile(ctx, path, walletFile)
+	if err != nil {
+		return nil, err
+	}
+	return &Wallet{file: f, root: root, log: orDiscard(log)}, nil
+}
+
+// Close closes the file.
+func (w *Wallet) Close() error { return w.file.close() }
+
+// Polled is what came of reading a feed.
+type Polled struct {
+	Entries  int // read
+	Credited int // reports that were new and hold
+	Refused  int // reports that do not hold; see Refusals
+	Reward   NKVR
+}
+
+// Poll reads the feed of a hub, which is known by a name, from where the last Poll of that name came
+// to, up to its end, and credits what holds. A report that does not hold is put down with the reason,
+// and the next one is looked at.
+//
+// A hub that has less than was read already gets ErrFeedBack, and is read from its first entry the
+// next time: what was credited stays credited, once.
+func (w *Wallet) Poll(ctx context.Context, hub string, feed Feed) (sum Polled, err error) {
+	if hub == "" || len(hub) > seal.MaxName {
+		return Polled{}, fmt.Errorf("ledger: a hub's name has 1 to %d bytes", seal.MaxName)
+	}
+	for {
+		after, err := w.watermark(ctx, hub)
+		if err != nil {
+			return sum, err
+		}
+		page, err := feed.After(ctx, after, PageMax)
+		if err != nil {
+			return sum, err
+		}
+		if page.Last < after {
+			return sum, w.rewind(ctx, hub, after, page.Last)
+		}
+		if err := page.check(after, PageMax); err != nil {
+			return sum, fmt.Errorf("hub %s: %w", hub, err)
+		}
+		if len(page.Entries) == 0 {
+			return sum, nil
+		}
+		if err := w.take(ctx, hub, after, page.Entries, &sum); err != nil {
+			return sum, err
+		}
+	}
+}
+
+// Follow polls a feed again and again, at once and then after every pause, until ctx ends. Errors go
+// to the log, one and the same once.
+func (w *Wallet) Follow(ctx context.Context, hub string, feed Feed, pause time.Duration) {
+	ticker := time.NewTicker(pause)
+	defer ticker.Stop()
+	said := ""
+	for {
+		sum, err := w.Poll(ctx, hub, feed)
+		if ctx.Err() != nil {
+			return
+		}
+		text := ""
+		if err != nil {
+			text = err.Error()
+		}
+		if text != said && text != "" {
+			w.log.Warn("feed cannot be read, credit waits", "hub", hub, "error", err)
+		}
+		said = text
+		if sum.Credited > 0 {
+			w.log.Debug("credited", "hub", hub, "reports", sum.Credited, "nkvr", int64(sum.Reward))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+func (w *Wallet) watermark(ctx context.Context, hub string) (id int64, err error) {
+	err = w.file.db.QueryRowContext(ctx, "SELECT watermark FROM feeds WHERE hub = $1", hub).Scan(&id)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, nil
+	}
+	return id, w.file.explain(err)
+}
+
+// rewind makes the next Poll begin at the feed's first entry.
+func (w *Wallet) rewind(ctx context.Context, hub string, after, last int64) error {
+	err := w.file.update(ctx, func(t *tx) error {
+		return t.exec(ctx, "UPDATE feeds SET watermark = 0 WHERE hub = $1 AND watermark = $2", hub, after)
+	})
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: hub %s has %d entries, %d were read; it is read again from the first",
+		ErrFeedBack, hub, last, after)
+}
+
+// verified is an entry after the checks that need no file: a report, or why there is none.
+type verified struct {
+	Entry
+	report Report
+	total  Total
+	err    error
+}
+
+func (w *Wallet) verify(e Entry) verified {
+	v := verified{Entry: e}
+	if v.report, v.err = Verify(e.Report); v.err != nil {
+		return v
+	}
+	if v.total, v.err = v.report.Total(); v.err == nil {
+		v.err = w.granted(e.Grant, &v.report)
+	}
+	return v
+}
+
+// granted checks that the root has made the key under a report a backbone's, at the time of the report.
+func (w *Wallet) granted(text string, r *Report) error {
+	if len(text) > grantMax {
+		return fmt.Errorf("%w: grant of %d bytes", ErrNotGranted, len(text))
+	}
+	g, err := seal.ParseGrant(text)
+	if err == nil {
+		err = g.Verify(w.root)
+	}
+	if err == nil {
+		err = g.CheckTime(r.Time)
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrNotGranted, err)
+	case g.Role != seal.Backbone:
+		return fmt.Errorf("%w: the grant is for another role", ErrNotGranted)
+	case g.Key != r.Backbone:
+		return fmt.Errorf("%w: the grant is for another key", ErrNotGranted)
+	}
+	return nil
+}
+
+// take enters a page that begins after the watermark, and moves the watermark, in one transaction.
+// Where another Poll was quicker it does nothing.
+func (w *Wallet) take(ctx context.Context, hub string, after int64, entries []Entry, sum *Polled) error {
+	page := make([]verified, len(entries)) // outside the transaction: signatures take time
+	for i, e := range entries {
+		page[i] = w.verify(e)
+	}
+	var got Polled
+	var refused []verified
+	err := w.file.update(ctx, func(t *tx) error {
+		if err := t.exec(ctx, "INSERT INTO feeds (hub, watermark) VALUES ($1, 0) ON CONFLICT DO NOTHING", hub); err != nil {
+			return err
+		}
+		var at int64
+		if err := t.QueryRowContext(ctx, "SELECT watermark FROM feeds WHERE hub = $1", hub).Scan(&at); err != nil || at != after {
+			return err
+		}
+		for _, v := range page {
+			got.Entries++
+			credited, err := w.credit(ctx, t, hub, v)
+			switch {
+			case credited:
+				got.Credited++
+				got.Reward += v.total.Reward
+			case refusal(err):
+				v.err = err
+				refused = append(refused, v)
+				err = t.exec(ctx, "INSERT INTO refusals (hub, entry, reason) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+					hub, v.ID, fmt.Sprintf("%.300s", err))
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return t.exec(ctx, "UPDATE feeds SET watermark = $1 WHERE hub = $2", entries[len(entries)-1].ID, hub)
+	})
+	if err != nil {
+		return err
+	}
+	for _, v := range refused {
+		w.log.Warn("report refused", "hub", hub, "entry", v.ID, "error", v.err)
+	}
+	sum.Entries += got.Entries
+	sum.Credited += got.Credited
+	sum.Refused += len(refused)
+	sum.Reward += got.Reward
+	return nil
+}
+
+// refusal reports whether an error is about a report, so that the next one may be looked at.
+func refusal(err error) bool {
+	for _, e := range []error{ErrBadReport, ErrBadSignature, ErrGap, ErrFork, ErrNotGranted, ErrOverflow} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// credit enters one report. It writes nothing before all is known to fit, so that after a refusal the
+// transaction goes on.
+func (w *Wallet) credit(ctx context.Context, t *tx, hub string, v verified) (credited bool, err error) {
+	if v.err != nil {
+		return false, v.err
+	}
+	r := &v.report
+	stored, err := place(ctx, t, r, v.Report, "SELECT sequence, signed FROM reports WHERE backbone = $1 AND session = $2",
+		r.Backbone.String(), r.Session.String())
+	if stored || err != nil {
+		return false, err
+	}
+	debit, err := lookUp(ctx, t, "backbone", r.Backbone, -v.total.Reward)
+	if err != nil {
+		return false, err
+	}
+	pending, err := lookUp(ctx, t, "pending", r.Worker, v.total.Reward)
+	if err != nil {
+		return false, err
+	}
+	id, err := t.insert(ctx, `INSERT INTO reports (id, hub, backbone, session, sequence, worker, picks, bytes, signed)
+		SELECT coalesce(max(id), 0) + 1, $1, $2, $3, $4, $5, $6, $7, $8 FROM reports RETURNING id`,
+		hub, r.Backbone.String(), r.Session.String(), r.Sequence, r.Worker.String(), v.total.Picks, v.total.Bytes, v.Report)
+	if err != nil {
+		return false, err
+	}
+	for _, p := range []posting{debit, pending} {
+		if err := p.enter(ctx, t, id); err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// posting is one half of a transfer that fits.
+type posting struct {
+	kind    string
+	owner   seal.PublicKey
+	amount  NKVR
+	balance NKVR // afterwards
+}
+
+func lookUp(ctx context.Context, t *tx, kind string, owner seal.PublicKey, amount NKVR) (posting, error) {
+	var balance NKVR
+	err := t.QueryRowContext(ctx, "SELECT balance FROM accounts WHERE kind = $1 AND owner = $2", kind, owner.String()).
+		Scan(&balance)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return posting{}, err
+	}
+	balance, err = add(balance, amount)
+	return posting{kind, owner, amount, balance}, err
+}
+
+func (p posting) enter(ctx context.Context, t *tx, report int64) error {
+	account, err := t.insert(ctx, `INSERT INTO accounts (id, kind, owner, balance)
+		SELECT coalesce(max(id), 0) + 1, $1, $2, $3 FROM accounts WHERE true
+		ON CONFLICT (kind, owner) DO UPDATE SET balance = excluded.balance RETURNING id`,
+		p.kind, p.owner.String(), int64(p.balance))
+	if err != nil {
+		return err
+	}
+	_, err = t.insert(ctx, `INSERT INTO entries (id, report, account, nkvr)
+		SELECT coalesce(max(id), 0) + 1, $1, $2, $3 FROM entries RETURNING id`, report, account, int64(p.amount))
+	return err
+}
