@@ -15,9 +15,10 @@ import (
 // NonceLife is how long a nonce may be used.
 const NonceLife = 60 * time.Second
 
-// Nonces gives out nonces and takes each back once. A nonce carries its time and a mark that only this
-// Nonces can make, so giving one out costs no memory, however often a stranger asks. Remembered are
-// only those that came back in a proof that holds, for as long as they could come again.
+// Nonces gives out nonces and takes each back once. A nonce carries its time and a mark that only
+// this Nonces can make, so giving one out costs no memory, however often a stranger asks.
+// Remembered are only those that came back in a proof that holds, for as long as they could come
+// again.
 //
 // The text of a nonce is URL-safe base64 of
 //
@@ -78,8 +79,8 @@ func (n *Nonces) Check(nonce string) error {
 	return nil
 }
 
-// Use marks a nonce, for which Check is true, as used. It returns ErrNonceUsed when it was, and ErrBusy
-// when no more can be remembered.
+// Use marks a nonce, for which Check is true, as used. It returns ErrNonceUsed when it was, and
+// ErrBusy when no more can be remembered.
 func (n *Nonces) Use(nonce string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -99,13 +100,13 @@ func (n *Nonces) Use(nonce string) error {
 	return nil
 }
 
-// Store knows which tokens are revoked and who has used them. Counting is a hub's business; its store
-// outlives the process.
+// Store knows which tokens are revoked and who has used them. Counting is a hub's business; its
+// store outlives the process.
 type Store interface {
-	// Use records that key joins with t, which holds. It returns ErrTokenRevoked, or ErrTokenUsed when
-	// t.Uses other keys have joined with it. A key that has joined before does not count again, so a
-	// worker may come back, and a token that was copied is of no use to a second machine once it is
-	// used up. It is safe for concurrent use.
+	// Use records that key joins with t, which holds. It returns ErrTokenRevoked, or ErrTokenUsed
+	// when t.Uses other keys have joined with it. A key that has joined before does not count
+	// again, so a worker may come back, and a token that was copied is of no use to a second
+	// machine once it is used up. It is safe for concurrent use.
 	Use(ctx context.Context, t Token, key PublicKey) error
 }
 
@@ -123,8 +124,8 @@ func (d *Door) Challenge() Challenge {
 	return Challenge{Hub: d.Hub, Nonce: d.Nonces.New(), Time: d.Now()}
 }
 
-// Answer returns what to tell who was refused because of err, as Tell does, with a challenge where another
-// try may help; the connection is best left open then.
+// Answer returns what to tell who was refused because of err, as Tell does, with a challenge where
+// another try may help; the connection is best left open then.
 func (d *Door) Answer(err error) (status int, h http.Header, reason string) {
 	status, h, reason = Tell(err)
 	if status == http.StatusUnauthorized {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Grant is the root's signature under another key: it makes that key a backbone's. It is a backbone's
-// certificate, which a hub shows to workers. Its text is URL-safe base64 of
+// Grant is the root's signature under another key: it makes that key a backbone's. It is a
+// backbone's certificate, which a hub shows to workers. Its text is URL-safe base64 of
 //
 //	 1 byte   version, 1
 //	 1 byte   role

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Join is all that a worker needs to know: kvasir://HOST/TOKEN#ROOT. HOST is a name or an address, with
-// :PORT where that is not 443.
+// Join is all that a worker needs to know: kvasir://HOST/TOKEN#ROOT. HOST is a name or an address,
+// with :PORT where that is not 443.
 type Join struct {
 	Host  string
 	Token Token
@@ -29,9 +29,9 @@ func (j Join) URL() string { return joinScheme + j.Host + "/" + j.Token.Text() +
 // Line returns the command that a friend runs.
 func (j Join) Line() string { return joinCommand + j.URL() }
 
-// ParseJoin parses what URL or Line returned, as it comes out of a mail: with space or quotes around.
-// It checks that the root has signed the token, so a character that is wrong anywhere in the two is
-// found here.
+// ParseJoin parses what URL or Line returned, as it comes out of a mail: with space or quotes
+// around. It checks that the root has signed the token, so a character that is wrong anywhere in
+// the two is found here.
 func ParseJoin(text string) (Join, error) {
 	bad := func(format string, a ...any) (Join, error) {
 		return Join{}, fmt.Errorf("%w: "+format, append([]any{ErrBadJoin}, a...)...)

@@ -126,7 +126,8 @@ func message(domain string, body []byte) []byte {
 	return append([]byte("kvasir "+domain+"\x00"), body...)
 }
 
-// Text is base64 in its URL-safe form without padding, in the one way that each value can be written.
+// Text is base64 in its URL-safe form without padding, in the one way that each value can be
+// written.
 var encoding = base64.RawURLEncoding.Strict()
 
 func encode(raw []byte) string { return encoding.EncodeToString(raw) }

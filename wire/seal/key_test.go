@@ -49,8 +49,7 @@ func TestKeyWithATypingErrorIsRefused(t *testing.T) {
 
 func TestKeyDoesNotPrintItself(t *testing.T) {
 	k := NewKey()
-	seed := []byte(k.private.Seed())
-	numbers := fmt.Sprint(seed)[1:20]
+	numbers := fmt.Sprintf("%d", k.private.Seed())[1:20]
 	for _, f := range []string{"%v", "%+v", "%s", "%#v", "%q"} {
 		s := fmt.Sprintf(f, k) + fmt.Sprintf(f, struct{ K Key }{k})
 		if strings.Contains(s, k.secret()[:16]) || strings.Contains(s, numbers) {

@@ -70,8 +70,8 @@ func parseKeyFile(text string) (k Key, err error) {
 	return k, nil
 }
 
-// CreateKey writes k to a new file, of mode 0600 in a folder of mode 0700, whole or not at all. A file
-// that is there already is left alone, and the error is fs.ErrExist.
+// CreateKey writes k to a new file, of mode 0600 in a folder of mode 0700, whole or not at all. A
+// file that is there already is left alone, and the error is fs.ErrExist.
 func CreateKey(path string, k Key) error {
 	if err := createKey(path, k); err != nil {
 		return fmt.Errorf("%w: %w", ErrKeyFile, err)
@@ -104,9 +104,9 @@ func createKey(path string, k Key) (err error) {
 	return publish(f.Name(), path)
 }
 
-// publish gives the finished file its name. A link fails where the name is taken, so of two processes
-// one wins. Android and some file systems know no links: there the name is looked for and the file
-// renamed, and two processes in the same millisecond are told apart by nobody.
+// publish gives the finished file its name. A link fails where the name is taken, so of two
+// processes one wins. Android and some file systems know no links: there the name is looked for and
+// the file renamed, and two processes in the same millisecond are told apart by nobody.
 func publish(temp, path string) error {
 	err := os.Link(temp, path)
 	if err != nil && !errors.Is(err, fs.ErrExist) {

@@ -90,7 +90,8 @@ func parseChallenge(fields string) (c Challenge, err error) {
 //	Kvasir-Key: KEY
 //	Kvasir-Nonce: NONCE
 //	Kvasir-Signature: 64 bytes in URL-safe base64, domain "proof 1", over
-//	    hub, path and nonce, each after its length in 2 bytes, and SHA-256 of the token's or grant's text
+//	    hub, path and nonce, each after its length in 2 bytes,
+//	    and SHA-256 of the token's or grant's text
 //
 // As JSON it is what a hub hands to the backbone that it pairs a worker with.
 type Proof struct {
@@ -115,8 +116,8 @@ const (
 	maxPath  = 2 << 10 // bytes
 )
 
-// ProveToken answers a challenge for a request to path with a token. It refuses to answer a hub that
-// the token is not for.
+// ProveToken answers a challenge for a request to path with a token. It refuses to answer a hub
+// that the token is not for.
 func ProveToken(self Key, t Token, c Challenge, path string) (Proof, error) {
 	if t.Hub != "" && t.Hub != c.Hub {
 		return Proof{}, fmt.Errorf("%w: it is for %s, this is %s", ErrWrongHub, t.Hub, c.Hub)
@@ -169,8 +170,8 @@ func (p Proof) Header() http.Header {
 	return h
 }
 
-// ParseProof reads the proof in the headers of a request to path, at the hub of the given id. It returns
-// ErrNoProof when there is none at all. Whether the proof holds, Verify and Door say.
+// ParseProof reads the proof in the headers of a request to path, at the hub of the given id. It
+// returns ErrNoProof when there is none at all. Whether the proof holds, Verify and Door say.
 func ParseProof(h http.Header, hub, path string) (p Proof, err error) {
 	if h.Get(nonceHeader) == "" && h.Get(signatureHeader) == "" {
 		return p, ErrNoProof

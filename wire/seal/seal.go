@@ -1,24 +1,25 @@
 // Package seal is who is who in a swarm, and the inner TLS session that keeps what workers and
 // backbones say to each other from everybody between them.
 //
-// A swarm has a root, an Ed25519 key. It signs grants, which make a key a backbone's, and tokens, which
-// let whoever holds one join as a worker. Hubs and gateways have the public half only. Everything that
-// is signed begins with a domain of its own, so that no signature can be taken for another:
+// A swarm has a root, an Ed25519 key. It signs grants, which make a key a backbone's, and tokens,
+// which let whoever holds one join as a worker. Hubs and gateways have the public half only.
+// Everything that is signed begins with a domain of its own, so that no signature can be taken for
+// another:
 //
 //	"kvasir " DOMAIN 0x00 BODY
 //
 // Joining: a worker asks the hub for an upgrade, gets a 401 with a Challenge, and asks again with a
-// Proof: its token, its key, and a signature over the hub's id, the path, the nonce of the challenge
-// and the token. Door is the hub's side of that. Backbones do the same with their grant.
+// Proof: its token, its key, and a signature over the hub's id, the path, the nonce of the
+// challenge and the token. Door is the hub's side of that. Backbones do the same with their grant.
 //
-// Between worker and backbone: TLS 1.3 with a self-signed certificate on each side. What counts in a
-// certificate is its key alone. The worker compares the backbone's with the grant that the hub sent and
-// the root signed; the backbone compares the worker's with the proof that the hub passed on. Dates in
-// certificates mean nothing, so a machine with a wrong clock can still speak. Times are checked in
-// tokens, by the hub's clock, and in grants, with two days of tolerance.
+// Between worker and backbone: TLS 1.3 with a self-signed certificate on each side. What counts in
+// a certificate is its key alone. The worker compares the backbone's with the grant that the hub
+// sent and the root signed; the backbone compares the worker's with the proof that the hub passed
+// on. Dates in certificates mean nothing, so a machine with a wrong clock can still speak. Times
+// are checked in tokens, by the hub's clock, and in grants, with two days of tolerance.
 //
-// What this cannot do: a hub sees the tokens that are shown to it and could join as a worker itself. It
-// cannot be a backbone, and cannot read a session between others.
+// What this cannot do: a hub sees the tokens that are shown to it and could join as a worker
+// itself. It cannot be a backbone, and cannot read a session between others.
 package seal
 
 import (
@@ -35,8 +36,8 @@ const (
 	GrantSkew = 48 * time.Hour  // after a grant's expiry
 )
 
-// Errors of this package; test with errors.Is. Those with a code (see refusals) travel from a hub to
-// who was refused, and are the same errors there.
+// Errors of this package; test with errors.Is. Those with a code (see refusals) travel from a hub
+// to who was refused, and are the same errors there.
 var (
 	// ErrBadKey: the text is not a key, or a character of it is missing or wrong.
 	ErrBadKey = errors.New("seal: not a key")
@@ -51,9 +52,11 @@ var (
 
 	// ErrNoProof: the request carries no proof. The answer is a challenge.
 	ErrNoProof = errors.New("seal: no proof of who you are")
-	// ErrBadProof: the proof lacks a part, or its signature does not fit the key, hub, path and nonce.
+	// ErrBadProof: the proof lacks a part, or its signature does not fit the key, hub, path and
+	// nonce.
 	ErrBadProof = errors.New("seal: proof does not hold")
-	// ErrNonceOld: the nonce of a proof is not this hub's, or older than a minute. Another is to be had.
+	// ErrNonceOld: the nonce of a proof is not this hub's, or older than a minute. Another is to be
+	// had.
 	ErrNonceOld = errors.New("seal: nonce is too old")
 	// ErrNonceUsed: a proof was shown twice.
 	ErrNonceUsed = errors.New("seal: proof was used before")
@@ -84,8 +87,8 @@ var (
 	ErrKeyFile = errors.New("seal: key file")
 )
 
-// refusals is what a hub tells those whom it refuses: an error, its code in the header Kvasir-Refused,
-// and the HTTP status. Errors that are not here are nobody's business.
+// refusals is what a hub tells those whom it refuses: an error, its code in the header
+// Kvasir-Refused, and the HTTP status. Errors that are not here are nobody's business.
 var refusals = []struct {
 	err    error
 	code   string
@@ -112,8 +115,8 @@ var refusals = []struct {
 // refusedHeader carries a code of refusals.
 const refusedHeader = "Kvasir-Refused"
 
-// Tell returns what a hub answers to who is refused because of err: a status, a header with the code,
-// and a line. An error that is not for strangers is a 500 and says nothing.
+// Tell returns what a hub answers to who is refused because of err: a status, a header with the
+// code, and a line. An error that is not for strangers is a 500 and says nothing.
 func Tell(err error) (status int, h http.Header, reason string) {
 	for _, r := range refusals {
 		if !errors.Is(err, r.err) {

@@ -18,8 +18,8 @@ import (
 // ALPN is the protocol of the inner TLS session.
 const ALPN = "kvasir/1"
 
-// MaxChunk is the most that is written to an inner session at once: such a Write is one TLS record, and
-// one Write on the connection beneath.
+// MaxChunk is the most that is written to an inner session at once: such a Write is one TLS record,
+// and one Write on the connection beneath.
 const MaxChunk = 16_000
 
 // HandshakeTime is how long a handshake of the inner session may take.
@@ -40,10 +40,10 @@ type ServerConfig struct {
 	Paired Proof // of the worker, as the hub passed it on
 }
 
-// Client opens the inner session over nc as a worker. The grant is checked before anything is sent. It
-// returns when the backbone is known; that the backbone has accepted the worker, the first message
-// from it says, or a read error that Explain makes ErrRefused. After an error nc is useless, and the
-// caller closes it.
+// Client opens the inner session over nc as a worker. The grant is checked before anything is sent.
+// It returns when the backbone is known; that the backbone has accepted the worker, the first
+// message from it says, or a read error that Explain makes ErrRefused. After an error nc is
+// useless, and the caller closes it.
 func Client(ctx context.Context, nc net.Conn, c ClientConfig) (*tls.Conn, error) {
 	want := c.Paired.Key
 	err := c.Paired.Verify(c.Root)
@@ -63,8 +63,8 @@ func Client(ctx context.Context, nc net.Conn, c ClientConfig) (*tls.Conn, error)
 	return handshake(ctx, tls.Client(nc, config))
 }
 
-// Server opens the inner session over nc as a backbone. The worker's proof is checked before anything
-// is read. After an error nc is useless, and the caller closes it.
+// Server opens the inner session over nc as a backbone. The worker's proof is checked before
+// anything is read. After an error nc is useless, and the caller closes it.
 func Server(ctx context.Context, nc net.Conn, c ServerConfig) (*tls.Conn, error) {
 	err := c.Paired.Verify(c.Root)
 	if err == nil && c.Paired.Role() != Worker {
@@ -98,8 +98,8 @@ func handshake(ctx context.Context, t *tls.Conn) (*tls.Conn, error) {
 	return nil, err
 }
 
-// innerTLS returns the configuration for either side. peer names the far side in errors, want is the key
-// that it must show.
+// innerTLS returns the configuration for either side. peer names the far side in errors, want is
+// the key that it must show.
 func innerTLS(self Key, peer string, want PublicKey) (*tls.Config, error) {
 	if self.IsZero() {
 		return nil, fmt.Errorf("%w: none for this machine", ErrBadKey)
@@ -115,8 +115,8 @@ func innerTLS(self Key, peer string, want PublicKey) (*tls.Config, error) {
 		SessionTicketsDisabled:      true,
 		DynamicRecordSizingDisabled: true, // one chunk, one record
 		ClientAuth:                  tls.RequireAnyClientCert,
-		// Names, dates and signatures in a certificate mean nothing here: VerifyConnection compares its
-		// key, and TLS itself has the far side prove that it owns that.
+		// Names, dates and signatures in a certificate mean nothing here: VerifyConnection compares
+		// its key, and TLS itself has the far side prove that it owns that.
 		InsecureSkipVerify: true, //nolint:gosec // see above
 		VerifyConnection:   func(s tls.ConnectionState) error { return verify(s, peer, want) },
 	}, nil
@@ -157,8 +157,9 @@ func selfSigned(k Key, uris ...*url.URL) (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: k.private}, nil
 }
 
-// Explain returns err, or ErrRefused where err is the far side's alert about our certificate. A worker
-// learns so, in its first read and after its own handshake, that the backbone expected another key.
+// Explain returns err, or ErrRefused where err is the far side's alert about our certificate. A
+// worker learns so, in its first read and after its own handshake, that the backbone expected
+// another key.
 func Explain(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "remote error" && op.Err.Error() == "tls: bad certificate" {

@@ -42,8 +42,8 @@ func (r Role) Valid() bool { return r >= Worker && r <= Gateway }
 // MaxName is the longest id of a hub, and name of a grant, in bytes.
 const MaxName = 64
 
-// checkName returns an error unless s may be a hub's id or the name in a grant: up to MaxName letters,
-// digits and ._:- in ASCII.
+// checkName returns an error unless s may be a hub's id or the name in a grant: up to MaxName
+// letters, digits and ._:- in ASCII.
 func checkName(s string) error {
 	if len(s) > MaxName {
 		return fmt.Errorf("name of %d bytes, want %d at most", len(s), MaxName)
@@ -102,8 +102,8 @@ const (
 	maxTokenText = (tokenFixed + MaxName + ed25519.SignatureSize + 2) / 3 * 4
 )
 
-// SignToken returns t signed by root, with an id where it has none. It refuses a token that could not be
-// written down.
+// SignToken returns t signed by root, with an id where it has none. It refuses a token that could
+// not be written down.
 func SignToken(root Key, t Token) (Token, error) {
 	t.Issued, t.Expires = t.Issued.Truncate(time.Second), t.Expires.Truncate(time.Second)
 	if t.ID == (TokenID{}) {

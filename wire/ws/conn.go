@@ -13,12 +13,12 @@ import (
 )
 
 // bufferSize is the read buffer of a Conn: enough for any control frame, and small enough that
-// thousands of idle connections cost little. What it does not hold of a payload is read straight into
-// the caller's slab. See BenchmarkFrames for other sizes.
+// thousands of idle connections cost little. What it does not hold of a payload is read straight
+// into the caller's slab, so a chunk takes about two reads.
 const bufferSize = 4 << 10
 
-// Conn is one side of a WebSocket connection. One goroutine reads at a time and others wait for it; any
-// number may write. Close, CloseNow and the deadlines may be called at any time.
+// Conn is one side of a WebSocket connection. One goroutine reads at a time and others wait for it;
+// any number may write. Close, CloseNow and the deadlines may be called at any time.
 //
 // Its only goroutine is the one that empties the control slot. It runs while there is a Pong or a
 // Close to send, ends by the write deadline at the latest, and Close waits for it.
@@ -49,8 +49,9 @@ type Conn struct {
 	scratch [Headroom + ws.MaxControlFramePayloadSize]byte // for control frames
 }
 
-// A turn is a lock that is held while the network is waited for. It is a channel of one place, because
-// waiters then come in their order, and because a bubble of testing/synctest sees that they wait.
+// A turn is a lock that is held while the network is waited for. It is a channel of one place,
+// because waiters then come in their order, and because a bubble of testing/synctest sees that they
+// wait.
 type turn chan struct{}
 
 func (t turn) Lock()   { t <- struct{}{} }
@@ -99,19 +100,19 @@ func (c *Conn) LocalAddr() net.Addr { return c.nc.LocalAddr() }
 // RemoteAddr returns the address of the far end of the connection beneath.
 func (c *Conn) RemoteAddr() net.Addr { return c.nc.RemoteAddr() }
 
-// SetReadDeadline bounds reads, also one that waits already. A read that it ends returns an error for
-// which os.ErrDeadlineExceeded is true, loses nothing, and may be repeated. Options.Idle holds beside
-// it; the zero time leaves that alone.
+// SetReadDeadline bounds reads, also one that waits already. A read that it ends returns an error
+// for which os.ErrDeadlineExceeded is true, loses nothing, and may be repeated. Options.Idle holds
+// beside it; the zero time leaves that alone.
 func (c *Conn) SetReadDeadline(t time.Time) error { return c.rd.set(t) }
 
-// SetWriteDeadline bounds writes. A write that it ends may have sent half a frame, so the connection is
-// cut. Options.Write holds beside it.
+// SetWriteDeadline bounds writes. A write that it ends may have sent half a frame, so the
+// connection is cut. Options.Write holds beside it.
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.wd.set(t) }
 
-// Close sends a Close frame, waits for the peer's for Options.Close at most, and closes the connection
-// beneath. Messages that a reader has not taken meanwhile are dropped. It returns nil when the peer's
-// Close frame has come, at any time, and otherwise what ended the connection. Further calls wait for
-// the first and return the same.
+// Close sends a Close frame, waits for the peer's for Options.Close at most, and closes the
+// connection beneath. Messages that a reader has not taken meanwhile are dropped. It returns nil
+// when the peer's Close frame has come, at any time, and otherwise what ended the connection.
+// Further calls wait for the first and return the same.
 func (c *Conn) Close(code StatusCode, reason string) error {
 	c.once.Do(func() { c.end = c.shut(closePayload(code, reason)) })
 	return c.end
@@ -156,9 +157,9 @@ func (c *Conn) shut(payload []byte) error {
 	return nil
 }
 
-// drain reads to the peer's Close frame. After an error of protocol, there is nothing to understand any
-// more: then it reads to the end of the stream, since closing with bytes unread would make TCP throw
-// away our Close frame, which tells the peer why.
+// drain reads to the peer's Close frame. After an error of protocol, there is nothing to understand
+// any more: then it reads to the end of the stream, since closing with bytes unread would make TCP
+// throw away our Close frame, which tells the peer why.
 func (c *Conn) drain() {
 	slab := getSlab()
 	defer putSlab(slab)
@@ -196,14 +197,15 @@ func (c *Conn) drain() {
 	}
 }
 
-// failed reports whether err is the peer's breach of a rule, after which the connection still stands.
+// failed reports whether err is the peer's breach of a rule, after which the connection still
+// stands.
 func failed(err error) bool {
 	return errors.Is(err, ErrProtocol) || errors.Is(err, ErrTooBig) || errors.Is(err, ErrUTF8) ||
 		errors.Is(err, ErrUnsupported)
 }
 
-// sever closes the connection beneath without a word. A tls.Conn would try for 5 s to say goodbye, so
-// its own connection goes first.
+// sever closes the connection beneath without a word. A tls.Conn would try for 5 s to say goodbye,
+// so its own connection goes first.
 func (c *Conn) sever() {
 	if t, ok := c.nc.(interface{ NetConn() net.Conn }); ok {
 		_ = t.NetConn().Close()

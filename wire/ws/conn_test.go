@@ -195,7 +195,8 @@ func TestAnyByteIsLife(t *testing.T) {
 	})
 }
 
-// A write that goes wrong may have sent half a frame: nothing may follow, and the reader must learn.
+// A write that goes wrong may have sent half a frame: nothing may follow, and the reader must
+// learn.
 func TestFailedWriteEndsReads(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		near, far := net.Pipe()
@@ -350,7 +351,8 @@ func TestCutIsTold(t *testing.T) {
 	}
 }
 
-// rest of every length, over and under the buffer's size, with the rest of the frames by the socket.
+// rest of every length, over and under the buffer's size, with the rest of the frames by the
+// socket.
 func TestRestIsReadFirst(t *testing.T) {
 	var in []byte
 	for i := range 12 {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A deadline is one direction's deadline on a connection: the earlier of what the user of the Conn has
-// set and of what the Conn allows without progress.
+// A deadline is one direction's deadline on a connection: the earlier of what the user of the Conn
+// has set and of what the Conn allows without progress.
 type deadline struct {
 	apply func(time.Time) error // of the connection beneath
 	idle  time.Duration         // allowed without progress
@@ -16,9 +16,9 @@ type deadline struct {
 	armed time.Time  // what apply was last told
 }
 
-// arm starts a wait: the connection's deadline becomes the earlier of the user's and now plus idle. It
-// returns now. The deadline is moved only when that changes it by a sixteenth of idle or more, because
-// this is done for every frame.
+// arm starts a wait: the connection's deadline becomes the earlier of the user's and now plus idle.
+// It returns now. The deadline is moved only when that changes it by a sixteenth of idle or more,
+// because this is done for every frame.
 func (d *deadline) arm() (time.Time, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

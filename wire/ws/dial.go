@@ -29,8 +29,8 @@ type DialOptions struct {
 	Proxy func(*http.Request) (*url.URL, error)
 	// NetDial replaces net.Dialer.
 	NetDial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// Challenge is asked for further headers when the answer is 401. The request is then sent once more,
-	// over the same connection if that stays open.
+	// Challenge is asked for further headers when the answer is 401. The request is then sent once
+	// more, over the same connection if that stays open.
 	Challenge func(http.Header) (http.Header, error)
 }
 
@@ -53,9 +53,9 @@ func (e *StatusError) Error() string {
 	return s
 }
 
-// Dial connects to address, ws://HOST[:PORT]/PATH or wss://…, and upgrades the connection. It returns
-// the headers of the answer too. ctx bounds only the dialling. An answer other than 101 is a
-// *StatusError.
+// Dial connects to address, ws://HOST[:PORT]/PATH or wss://…, and upgrades the connection. It
+// returns the headers of the answer too. ctx bounds only the dialling. An answer other than 101 is
+// a *StatusError.
 func Dial(ctx context.Context, address string, o DialOptions) (*Conn, http.Header, error) {
 	nc, rest, h, err := DialProtocol(ctx, address, WebSocket, o)
 	if err != nil {
@@ -64,8 +64,8 @@ func Dial(ctx context.Context, address string, o DialOptions) (*Conn, http.Heade
 	return New(nc, Client, rest, o.Options), h, nil
 }
 
-// DialProtocol is like Dial but switches to any protocol. It returns the connection, without deadlines,
-// what has been read from it beyond the answer, and the answer's headers.
+// DialProtocol is like Dial but switches to any protocol. It returns the connection, without
+// deadlines, what has been read from it beyond the answer, and the answer's headers.
 func DialProtocol(ctx context.Context, address, protocol string, o DialOptions) (
 	nc net.Conn, rest []byte, h http.Header, err error) {
 	u, err := parseURL(address)
@@ -167,8 +167,8 @@ func (d *dialer) try(ctx context.Context) (http.Header, error) {
 	return h, err
 }
 
-// interrupt makes reads and writes of nc fail when ctx is done. The function that it returns ends that,
-// and reports whether nc is untouched.
+// interrupt makes reads and writes of nc fail when ctx is done. The function that it returns ends
+// that, and reports whether nc is untouched.
 func interrupt(ctx context.Context, nc net.Conn) (stop func() bool) {
 	fired := make(chan struct{})
 	cancel := context.AfterFunc(ctx, func() {
@@ -236,14 +236,15 @@ func checkSwitch(a answer, protocol, key string) error {
 	return nil
 }
 
-// refused reads the body of an answer other than 101. The connection is kept when it can carry another
-// request.
+// refused reads the body of an answer other than 101. The connection is kept when it can carry
+// another request.
 func (d *dialer) refused(a answer) error {
 	e := &StatusError{Status: a.status, Header: a.header}
 	r := io.MultiReader(bytes.NewReader(d.rest), d.nc)
 	size := a.length
 	if size < 0 || size > maxBody {
-		// Without a length the body ends with the connection. What has come already is enough of it.
+		// Without a length the body ends with the connection. What has come already is enough of
+		// it.
 		e.Reason = oneLine(string(d.rest))
 		d.drop()
 		return e

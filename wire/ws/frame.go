@@ -9,8 +9,8 @@ import (
 	"github.com/gobwas/ws"
 )
 
-// parseHeader reads a frame header from the beginning of b and returns its length, or 0 when b holds
-// only a part of it.
+// parseHeader reads a frame header from the beginning of b and returns its length, or 0 when b
+// holds only a part of it.
 //
 //	byte 0   FIN 1 bit, RSV 3 bits, opcode 4 bits
 //	byte 1   MASK 1 bit, length 7 bits; 126: 2 bytes of length follow, 127: 8 bytes follow
@@ -81,8 +81,8 @@ func putHeader(b []byte, h ws.Header) {
 	}
 }
 
-// checkHeader returns an error, wrapping ErrProtocol, when h may not come from the peer of a Conn of
-// this role. more says that a fragmented message is under way.
+// checkHeader returns an error, wrapping ErrProtocol, when h may not come from the peer of a Conn
+// of this role. more says that a fragmented message is under way.
 func checkHeader(h ws.Header, role Role, more bool) error {
 	state := ws.StateServerSide
 	if role == Client {
@@ -115,8 +115,8 @@ func parseClose(p []byte) (CloseError, error) {
 	return CloseError{Code: code, Reason: string(p[2:])}, nil
 }
 
-// sendable reports whether a Close frame may carry code. gobwas refuses 1012 to 1014, which IANA has
-// registered since, and lets 5000 and above pass.
+// sendable reports whether a Close frame may carry code. gobwas refuses 1012 to 1014, which IANA
+// has registered since, and lets 5000 and above pass.
 func sendable(code StatusCode) bool {
 	switch {
 	case code >= 1000 && code <= 1003, code >= 1007 && code <= 1014:
@@ -125,7 +125,8 @@ func sendable(code StatusCode) bool {
 	return code >= 3000 && code <= 4999
 }
 
-// closePayload builds the payload of a Close frame. A reason that is too long is cut, at a character.
+// closePayload builds the payload of a Close frame. A reason that is too long is cut, at a
+// character.
 func closePayload(code StatusCode, reason string) []byte {
 	if code == StatusNoStatus {
 		return nil
@@ -142,8 +143,8 @@ func closePayload(code StatusCode, reason string) []byte {
 	return append(binary.BigEndian.AppendUint16(nil, uint16(code)), reason...)
 }
 
-// textPrefix returns how many bytes of p are whole characters, and whether what follows them, at most
-// three bytes, can be the beginning of one.
+// textPrefix returns how many bytes of p are whole characters, and whether what follows them, at
+// most three bytes, can be the beginning of one.
 func textPrefix(p []byte) (n int, ok bool) {
 	n = len(p)
 	for i := 1; i <= min(utf8.UTFMax-1, len(p)); i++ {

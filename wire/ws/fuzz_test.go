@@ -32,8 +32,8 @@ func (o *once) SetDeadline(time.Time) error      { return nil }
 func (o *once) SetReadDeadline(time.Time) error  { return nil }
 func (o *once) SetWriteDeadline(time.Time) error { return nil }
 
-// Whatever comes, a Conn and a Lobby end with an error, allocate little, and give no message that is
-// longer than the limit or than what came.
+// Whatever comes, a Conn and a Lobby end with an error, allocate little, and give no message that
+// is longer than the limit or than what came.
 func FuzzConn(f *testing.F) {
 	for _, r := range rules() {
 		if b := wire(Server, r.in...); len(b) < 1000 {

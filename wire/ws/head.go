@@ -13,8 +13,9 @@ import (
 	"strings"
 )
 
-// readHead reads the head of an HTTP message, blank line included, and what has come beyond it. rest is
-// what has been read from r before. limit bounds the head; at most that much again lies beyond it.
+// readHead reads the head of an HTTP message, blank line included, and what has come beyond it.
+// rest is what has been read from r before. limit bounds the head; at most that much again lies
+// beyond it.
 func readHead(r io.Reader, rest []byte, limit int) (head, after []byte, err error) {
 	buf := rest
 	for seen := 0; ; {

@@ -71,8 +71,8 @@ func wire(to Role, fs ...frame) (b []byte) {
 	return b
 }
 
-// frames parses what a Conn of the given role has sent, with gobwas's own reader. It wants masks where
-// they belong and nowhere else.
+// frames parses what a Conn of the given role has sent, with gobwas's own reader. It wants masks
+// where they belong and nowhere else.
 func frames(t testing.TB, from Role, b []byte) (fs []frame) {
 	t.Helper()
 	for r := bytes.NewReader(b); r.Len() > 0; {

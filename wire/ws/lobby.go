@@ -9,18 +9,19 @@ import (
 )
 
 // A Lobby is a Conn on which text messages are exchanged until the connection is handed to somebody
-// else, as a hub does with a worker that waits for its backbone. Text is read from it; binary frames
-// that come early are not looked into: they are kept as they came and handed over with the connection.
+// else, as a hub does with a worker that waits for its backbone. Text is read from it; binary
+// frames that come early are not looked into: they are kept as they came and handed over with the
+// connection.
 //
 // A read consumes a message whole or not at all, so it can be interrupted at any moment (Interrupt)
-// without a byte being lost, and Detach returns the stream exactly from the first frame on that Read
-// has not used up.
+// without a byte being lost, and Detach returns the stream exactly from the first frame on that
+// Read has not used up.
 type Lobby struct {
 	c    *Conn
 	keep int // most bytes of binary frames, headers included
 
-	// All under c.rmu. raw is the wire's bytes from the oldest kept frame on. Frames before scan are
-	// whole: kept binary frames, then the fragments of a text message that has no end yet.
+	// All under c.rmu. raw is the wire's bytes from the oldest kept frame on. Frames before scan
+	// are whole: kept binary frames, then the fragments of a text message that has no end yet.
 	raw  []byte
 	scan int
 	kept int    // bytes of binary frames in raw[:scan]
@@ -41,8 +42,8 @@ func NewLobby(c *Conn, keep int) *Lobby {
 }
 
 // Read returns the next text message, valid until the next call. It returns an error for which
-// os.ErrDeadlineExceeded is true when it has been interrupted, and may then be called again. Any other
-// error is final; the peer's Close frame is a *CloseError.
+// os.ErrDeadlineExceeded is true when it has been interrupted, and may then be called again. Any
+// other error is final; the peer's Close frame is a *CloseError.
 func (l *Lobby) Read() ([]byte, error) {
 	l.c.rmu.Lock()
 	defer l.c.rmu.Unlock()
@@ -93,8 +94,8 @@ func (l *Lobby) room(h ws.Header, n int) error {
 	return nil
 }
 
-// frame handles the frame of header h, whose n+h.Length bytes are at raw[scan:]. done says that text
-// holds a message.
+// frame handles the frame of header h, whose n+h.Length bytes are at raw[scan:]. done says that
+// text holds a message.
 func (l *Lobby) frame(h ws.Header, n int) (done bool, err error) {
 	size := n + int(h.Length)
 	wire := l.raw[l.scan+n : l.scan+size]
@@ -159,10 +160,10 @@ func (l *Lobby) Interrupt() error { return l.c.SetReadDeadline(time.Unix(1, 0)) 
 // Resume lets Read wait again.
 func (l *Lobby) Resume() error { return l.c.SetReadDeadline(time.Time{}) }
 
-// Detach ends the Lobby and its Conn, and returns the connection beneath, without deadlines, and the
-// bytes that have been read from it and not been used: the kept frames and what follows them, as they
-// came. It waits for a Read, which the caller therefore interrupts, and for a Pong on its way out. After
-// an error that was final it returns that error, and the caller closes the Conn.
+// Detach ends the Lobby and its Conn, and returns the connection beneath, without deadlines, and
+// the bytes that have been read from it and not been used: the kept frames and what follows them,
+// as they came. It waits for a Read, which the caller therefore interrupts, and for a Pong on its
+// way out. After an error that was final it returns that error, and the caller closes the Conn.
 func (l *Lobby) Detach() (net.Conn, []byte, error) {
 	c := l.c
 	c.rmu.Lock()

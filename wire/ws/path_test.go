@@ -13,8 +13,9 @@ import (
 )
 
 // The whole way, with the parts of this package alone: a worker dials a hub over TLS and waits; a
-// backbone dials the hub too; the hub splices them, and the two speak TLS to each other over WebSocket
-// frames. The worker says hello the moment that it is paired, or before, and nothing of it is lost.
+// backbone dials the hub too; the hub splices them, and the two speak TLS to each other over
+// WebSocket frames. The worker says hello the moment that it is paired, or before, and nothing of
+// it is lost.
 func TestPathThroughAHub(t *testing.T) {
 	outer, pool := certificate(t, never)
 	inner, innerPool := certificate(t, never)

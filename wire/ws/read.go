@@ -8,12 +8,14 @@ import (
 	"github.com/gobwas/ws"
 )
 
-// ReadMessage reads the next message whole into slab and returns its kind and length. A message longer
-// than slab or Options.Message is refused with ErrTooBig before its bytes are read. Pings are answered
-// and the Close handshake is kept on the way; the peer's Close frame is returned as *CloseError.
+// ReadMessage reads the next message whole into slab and returns its kind and length. A message
+// longer than slab or Options.Message is refused with ErrTooBig before its bytes are read. Pings
+// are answered and the Close handshake is kept on the way; the peer's Close frame is returned as
+// *CloseError.
 //
-// After a read deadline the call may be repeated with the same slab, and goes on where it stopped. Any
-// other error is final, and the caller closes the Conn; Close gives the peer time to read the reason.
+// After a read deadline the call may be repeated with the same slab, and goes on where it stopped.
+// Any other error is final, and the caller closes the Conn; Close gives the peer time to read the
+// reason.
 func (c *Conn) ReadMessage(slab []byte) (op OpCode, n int, err error) {
 	c.rmu.Lock()
 	defer c.rmu.Unlock()

@@ -13,8 +13,8 @@ import (
 // beneath, up to the smaller of Options.Message and DefaultMessage bytes; more is sent as several
 // frames. Reads run over the bounds of messages.
 //
-// The peer's Close frame with status 1000 or 1001 reads as io.EOF. A text message is ErrUnsupported, or
-// skipped with Options.DropText. Close is Conn.Close with status 1000.
+// The peer's Close frame with status 1000 or 1001 reads as io.EOF. A text message is
+// ErrUnsupported, or skipped with Options.DropText. Close is Conn.Close with status 1000.
 func NetConn(c *Conn) net.Conn { return &stream{c: c} }
 
 type stream struct {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// maxTries is how many requests one connection may send until one is accepted: the first, the answer to
-// a challenge, and one more.
+// maxTries is how many requests one connection may send until one is accepted: the first, the
+// answer to a challenge, and one more.
 const maxTries = 3
 
 // Request is an upgrade request, as far as it has been read.
@@ -22,8 +22,8 @@ type Request struct {
 	Rest          []byte // what had been read beyond it
 }
 
-// ReadRequest reads the head of an HTTP/1.1 request from nc. rest is what has been read from nc before.
-// The caller sets the deadline. It allocates at most a few times limit, 0 for DefaultHead.
+// ReadRequest reads the head of an HTTP/1.1 request from nc. rest is what has been read from nc
+// before. The caller sets the deadline. It allocates at most a few times limit, 0 for DefaultHead.
 func ReadRequest(nc net.Conn, rest []byte, limit int) (*Request, error) {
 	if limit <= 0 {
 		limit = DefaultHead
@@ -91,8 +91,8 @@ func (r *Request) check(protocol string) error {
 const WebSocket = "websocket"
 
 // Switch answers req with 101 and header, and nothing else: what follows on nc, beginning with
-// req.Rest, is protocol. A request that asks for anything else is answered with a *Refusal, which is
-// the error then.
+// req.Rest, is protocol. A request that asks for anything else is answered with a *Refusal, which
+// is the error then.
 func Switch(nc net.Conn, req *Request, protocol string, header http.Header) error {
 	if err := req.check(protocol); err != nil {
 		return Refuse(nc, err)
@@ -147,13 +147,14 @@ type ServerOptions struct {
 	Options
 	Head      int           // bytes of a request's head; DefaultHead
 	Handshake time.Duration // for the handshake in all; DefaultHandshake
-	// Admit decides on a request and returns headers for the answer. An error is answered as by Refuse.
-	// After a *Refusal with Again, the next request on the connection is read; there are three at most.
+	// Admit decides on a request and returns headers for the answer. An error is answered as by
+	// Refuse. After a *Refusal with Again, the next request on the connection is read; there are
+	// three at most.
 	Admit func(*Request) (http.Header, error)
 }
 
-// Upgrade is the server's side of the handshake on nc. When it returns an error, the peer has been told
-// and the caller closes nc.
+// Upgrade is the server's side of the handshake on nc. When it returns an error, the peer has been
+// told and the caller closes nc.
 func Upgrade(nc net.Conn, o ServerOptions) (*Conn, *Request, error) {
 	if o.Handshake <= 0 {
 		o.Handshake = DefaultHandshake

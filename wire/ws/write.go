@@ -8,9 +8,9 @@ import (
 	"github.com/gobwas/ws"
 )
 
-// WriteSlab sends slab[Headroom:] as one message in one frame, with one write. The header goes into the
-// end of the headroom, and a client masks in place: afterwards the slab's content is undefined. A
-// message longer than Options.Message is refused with ErrTooBig, and nothing is sent.
+// WriteSlab sends slab[Headroom:] as one message in one frame, with one write. The header goes into
+// the end of the headroom, and a client masks in place: afterwards the slab's content is undefined.
+// A message longer than Options.Message is refused with ErrTooBig, and nothing is sent.
 func (c *Conn) WriteSlab(op OpCode, slab []byte) error {
 	n := len(slab) - Headroom
 	if n < 0 || op != Text && op != Binary {
@@ -67,7 +67,8 @@ func (c *Conn) writeFrame(op OpCode, slab []byte) error {
 	return c.werr
 }
 
-// flush sends what is in the control slot, until it is empty. It is the body of the Conn's goroutine.
+// flush sends what is in the control slot, until it is empty. It is the body of the Conn's
+// goroutine.
 func (c *Conn) flush() {
 	for c.flushOne() {
 	}
@@ -88,8 +89,8 @@ func (c *Conn) flushOne() bool {
 	return true
 }
 
-// A slot holds what the reader wants to say: one Pong and one Close, no more. Putting never waits for a
-// write.
+// A slot holds what the reader wants to say: one Pong and one Close, no more. Putting never waits
+// for a write.
 type slot struct {
 	start func() // runs flush on a goroutine
 

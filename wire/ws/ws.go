@@ -1,25 +1,25 @@
-// Package ws is RFC 6455 in our own slabs: the frames between a worker, the machines on its way, and a
-// backbone. Header rules, close codes and the masking loop come from github.com/gobwas/ws; what that
-// package leaves to its user (limits, deadlines, UTF-8, control frames between fragments, the close
-// handshake, bytes glued to the upgrade) is kept here.
+// Package ws is RFC 6455 in our own slabs: the frames between a worker, the machines on its way,
+// and a backbone. Header rules, close codes and the masking loop come from github.com/gobwas/ws;
+// what that package leaves to its user (limits, deadlines, UTF-8, control frames between fragments,
+// the close handshake, bytes glued to the upgrade) is kept here.
 //
 // What a Conn promises:
 //
 //  1. A frame is one write on the connection beneath it: header and payload lie in one buffer.
-//  2. Every length is compared with its limit before anything is read into memory for it: the head of
-//     the handshake, a frame, and a message, which is the sum of its fragments.
-//  3. Every read and every write has a deadline. A peer that sends nothing for Options.Idle, or takes
-//     nothing for Options.Write, is cut.
-//  4. The reader never waits for a writer. Pong and Close leave through a slot of fixed size, where a
-//     newer Pong replaces an older one (RFC 6455, 5.5.3), by a goroutine of their own.
+//  2. Every length is compared with its limit before anything is read into memory for it: the
+//     head of the handshake, a frame, and a message, which is the sum of its fragments.
+//  3. Every read and every write has a deadline. A peer that sends nothing for Options.Idle, or
+//     takes nothing for Options.Write, is cut.
+//  4. The reader never waits for a writer. Pong and Close leave through a slot of fixed size,
+//     where a newer Pong replaces an older one (RFC 6455, 5.5.3), by a goroutine of their own.
 //  5. Bytes that came glued to the upgrade request or its answer are the first that a Conn reads.
 //  6. Nothing is allocated for a frame in the steady state.
 //  7. No extension is ever offered or accepted, so nothing is compressed.
 //
-// Masking: a client draws a fresh key from the system's generator for every frame, and draws again in
-// the one case of 2^32 that the key is 0. Key 0 would save the pass over the payload, which is
-// ciphertext anyway, but boxes on the way may treat such frames as unmasked, and the pass costs about
-// a microsecond for a chunk.
+// Masking: a client draws a fresh key from the system's generator for every frame, and draws again
+// in the one case of 2^32 that the key is 0. Key 0 would save the pass over the payload, which is
+// ciphertext anyway, but boxes on the way may treat such frames as unmasked, and the pass costs
+// about a microsecond for a chunk.
 package ws
 
 import (

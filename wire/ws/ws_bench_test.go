@@ -9,8 +9,8 @@ import (
 	"github.com/gobwas/ws"
 )
 
-// BenchmarkFrames sends frames over loopback TCP, client to server, and counts payload bytes. bare is
-// the same bytes without frames; gobwas is what that package does when left to itself.
+// BenchmarkFrames sends frames over loopback TCP, client to server, and counts payload bytes. bare
+// is the same bytes without frames; gobwas is what that package does when left to itself.
 func BenchmarkFrames(b *testing.B) {
 	for _, n := range []int{1 << 10, 16022, 1 << 20} {
 		o := Options{Message: 1 << 20}
