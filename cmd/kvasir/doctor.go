@@ -13,6 +13,7 @@ import (
 
 	"kvasir/engine"
 	"kvasir/engine/tiny"
+	"kvasir/internal/machine"
 	"kvasir/kernels/ref"
 )
 
@@ -47,13 +48,13 @@ type finding struct {
 }
 
 type doctorReport struct {
-	Machine   machine      `json:"machine"`
-	Build     buildVersion `json:"build"`
-	Kernel    string       `json:"kernel"`
-	Class     string       `json:"class"` // exact: this machine gives the bits of every other one
-	Model     string       `json:"model"`
-	ModelHash string       `json:"model_sha256"`
-	Findings  []finding    `json:"findings"`
+	Machine   machine.Facts `json:"machine"`
+	Build     buildVersion  `json:"build"`
+	Kernel    string        `json:"kernel"`
+	Class     string        `json:"class"` // exact: this machine gives the bits of every other one
+	Model     string        `json:"model"`
+	ModelHash string        `json:"model_sha256"`
+	Findings  []finding     `json:"findings"`
 }
 
 // kernel is what computes the experts. It is the definition of the arithmetic itself.
@@ -61,7 +62,7 @@ const kernel = "portable"
 
 // Run examines the machine and the build.
 func (c doctorCmd) Run(ctx context.Context, a *app) error {
-	r := doctorReport{Machine: readMachine(), Build: version(), Kernel: kernel, Model: tiny.Name}
+	r := doctorReport{Machine: machine.Read(), Build: version(), Kernel: kernel, Model: tiny.Name}
 	r.Findings = append(r.Findings, r.processor(), r.features(), r.memory(), kernelFinding(a.settings))
 	r.Findings = append(r.Findings, r.arithmetic(checkArithmetic(arithmeticChecks)), r.model(ctx))
 	r.Findings = append(r.Findings, homeFinding(a.settings), fileFinding(a.settings))

@@ -7,6 +7,8 @@ import (
 	"runtime/debug"
 	"strings"
 	"testing"
+
+	"kvasir/internal/machine"
 )
 
 // verdicts runs kvasir doctor --json and returns the verdict and text of each check.
@@ -111,7 +113,7 @@ func TestMemoryFindingInWords(t *testing.T) {
 		{"no word at all", 0, 0, note, "this system does not tell"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := doctorReport{Machine: machine{Memory: c.total, Available: c.available}}
+			r := doctorReport{Machine: machine.Facts{Memory: c.total, Available: c.available}}
 			if f := r.memory(); f.Verdict != c.verdict || f.Text != c.text {
 				t.Errorf("%+v", f)
 			}

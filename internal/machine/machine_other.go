@@ -1,6 +1,6 @@
 //go:build !linux && !darwin && !windows
 
-package main
+package machine
 
 func cpuName() string { return "" }
 

@@ -1,4 +1,6 @@
-package main
+// Package machine tells about the computer that the program runs on: its processor and its memory, as far
+// as the system says.
+package machine
 
 import (
 	"runtime"
@@ -6,8 +8,8 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// machine is the computer as Kvasir sees it. What the system does not tell is empty or 0.
-type machine struct {
+// Facts are the computer as Kvasir sees it. What the system does not tell is empty or 0.
+type Facts struct {
 	CPU       string   `json:"cpu"`
 	Cores     int      `json:"cores"`           // that the system has given to this process
 	Threads   int      `json:"threads"`         // that Go will use: GOMAXPROCS
@@ -16,8 +18,9 @@ type machine struct {
 	Available uint64   `json:"available,omitzero"`
 }
 
-func readMachine() machine {
-	m := machine{
+// Read asks the system.
+func Read() Facts {
+	m := Facts{
 		CPU: cpuName(), Cores: runtime.NumCPU(), Threads: runtime.GOMAXPROCS(0),
 		Features: features(),
 	}
