@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
+	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -202,6 +204,9 @@ func (e *Engine) Name() string { return e.name }
 // Context is how many tokens a sequence may have, prompt and answer together.
 func (e *Engine) Context() int { return e.model.Context }
 
+// Hidden is how many values a row has.
+func (e *Engine) Hidden() int { return e.model.Hidden }
+
 // Request asks for a continuation.
 type Request struct {
 	Prompt string
@@ -217,7 +222,8 @@ type Result struct {
 	Stop         string  // StopEnd or StopLength
 	Prefill      time.Duration
 	Decode       time.Duration // of all tokens but the first, which the prefill yields
-	Logits       []float32     // after the last token
+	Rows         int           // that went through the layers: the prompt, and all tokens but the last
+	Logits       []float32     // after the last row
 }
 
 // Why a generation ended.
@@ -252,6 +258,7 @@ func (e *Engine) Generate(ctx context.Context, r Request, emit func(piece string
 	}
 	start := time.Now()
 	for len(res.Tokens) < r.Tokens && len(res.PromptTokens)+len(res.Tokens) < e.model.Context {
+		res.Rows += len(g.step.Tokens)
 		token, err := g.next(ctx)
 		res.Logits = g.step.Logits
 		if len(res.Tokens) == 0 {
@@ -338,6 +345,11 @@ func (g *greedy) next(ctx context.Context) (int32, error) {
 	token := Argmax(g.step.Logits)
 	g.step.Tokens = []int32{token}
 	return token, nil
+}
+
+// sameBits reports whether two lists of floats are equal bit for bit.
+func sameBits(a, b []float32) bool {
+	return slices.EqualFunc(a, b, func(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) })
 }
 
 // Argmax returns the index of the largest value, ties to the lower one.

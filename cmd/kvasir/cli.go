@@ -19,6 +19,7 @@ type cli struct {
 	Verbose bool     `help:"Print statistics also where standard error is not a terminal." short:"v" group:"every"`
 	Usage   helpFlag `name:"help" help:"Print help." short:"h" group:"every"`
 
+	Demo    demoCmd    `cmd:"" help:"Run a whole swarm on this machine and compare it with local experts."`
 	Run     runCmd     `cmd:"" help:"Continue a text, or answer a question with --chat."`
 	Model   modelCmd   `cmd:"" help:"Look into model files and measure them."`
 	Doctor  doctorCmd  `cmd:"" help:"Check this machine and this build, and say what to do."`

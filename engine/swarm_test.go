@@ -1,0 +1,256 @@
+package engine_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"kvasir/bench/wan"
+	"kvasir/engine"
+	"kvasir/engine/worker"
+	"kvasir/internal/moe"
+	"kvasir/kernels/ref"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// tinyBatch returns a batch of random rows of one layer of kvasir-tiny, four picks each.
+func tinyBatch(t testing.TB, m worker.Model, layer, rows int, seed uint64) *moe.Batch {
+	t.Helper()
+	const topK = 4
+	rng := rand.New(rand.NewPCG(seed, uint64(layer)))
+	b, err := moe.NewBatch(moe.Shape{Layer: layer, Hidden: m.Hidden, Format: moe.RowQ8K}, rows, rows*topK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := make([]float32, m.Hidden)
+	for range rows {
+		expert, weight := make([]uint16, topK), make([]float32, topK)
+		for i, e := range rng.Perm(m.PerLayer)[:topK] {
+			expert[i], weight[i] = uint16(e), rng.Float32()
+		}
+		for i := range x {
+			x[i] = float32(rng.NormFloat64())
+		}
+		if status, at := ref.QuantizeRow(b.Row(b.Grow(expert, weight)), x); status != moe.OK {
+			t.Fatalf("row is %v at %d", status, at)
+		}
+	}
+	return b
+}
+
+// work is batches with what local experts make of them.
+type work struct {
+	batches []*moe.Batch
+	want    []moe.Partials
+}
+
+func newWork(t testing.TB, m worker.Model, sizes []int, seed uint64) *work {
+	t.Helper()
+	w := &work{want: make([]moe.Partials, m.Layers*len(sizes))}
+	for layer := range m.Layers {
+		for _, rows := range sizes {
+			b := tinyBatch(t, m, layer, rows, seed)
+			if err := m.Experts.Forward(context.Background(), b, &w.want[len(w.batches)]); err != nil {
+				t.Fatal(err)
+			}
+			w.batches = append(w.batches, b)
+		}
+	}
+	return w
+}
+
+// run computes all batches on x, at the same time, and compares bits.
+func (w *work) run(t testing.TB, ctx context.Context, x moe.Experts) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for i, b := range w.batches {
+		wg.Go(func() {
+			var got moe.Partials
+			if err := x.Forward(ctx, b, &got); err != nil {
+				t.Errorf("layer %d, %d rows: %v", b.Layer, b.Rows, err)
+				return
+			}
+			if !slices.Equal(got.Status, w.want[i].Status) || !slices.Equal(got.Sum, w.want[i].Sum) {
+				t.Errorf("layer %d, %d rows: another result than local experts", b.Layer, b.Rows)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+var batchSizes = []int{1, 3, 64, 512}
+
+// TestRemoteEqualsLocalForBatches sends batches of 1 to 512 rows through gateway and hub, for each
+// number of workers, placement and round trip.
+func TestRemoteEqualsLocalForBatches(t *testing.T) {
+	m := open(t, "").Model()
+	w := newWork(t, m, batchSizes, 1)
+	for _, workers := range []int{1, 3} {
+		for name, place := range map[string]engine.Placement{
+			"layer": engine.ByLayer(m.Layers, m.PerLayer), "expert": engine.ByExpert(m.Layers, m.PerLayer),
+		} {
+			for _, rtt := range []time.Duration{0, 13 * time.Millisecond} {
+				t.Run(fmt.Sprintf("workers=%d/by %s/rtt=%v", workers, name, rtt), func(t *testing.T) {
+					ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+					defer cancel()
+					c := engine.LoopbackConfig{Model: m, Workers: workers, Place: place}
+					if rtt > 0 {
+						path, err := wan.NewLink(wan.Profile{RTT: rtt})
+						if err != nil {
+							t.Fatal(err)
+						}
+						defer func() { _ = path.Close() }()
+						c.Dial = func(int) func(context.Context, string, string) (net.Conn, error) { return path.Dial }
+					}
+					l, err := engine.NewLoopback(ctx, c)
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer l.Close()
+					w.run(t, ctx, l.Swarm.Experts())
+				})
+			}
+		}
+	}
+}
+
+// cutter dials connections that can be cut without a word, as when a machine dies.
+type cutter struct {
+	mu    sync.Mutex
+	conns []net.Conn
+}
+
+func (c *cutter) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	nc, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+	if err == nil {
+		c.mu.Lock()
+		c.conns = append(c.conns, nc)
+		c.mu.Unlock()
+	}
+	return nc, err
+}
+
+func (c *cutter) cut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, nc := range c.conns {
+		if tcp, ok := nc.(*net.TCPConn); ok {
+			_ = tcp.SetLinger(0) // a reset, not an orderly end
+		}
+		_ = nc.Close()
+	}
+}
+
+// TestWorkersDeathLosesNothing kills one of three workers at a random moment, in 50 runs. Its rows go to
+// the others, or to local experts, and no bit changes.
+func TestWorkersDeathLosesNothing(t *testing.T) {
+	seeds := 50
+	if testing.Short() {
+		seeds = 5
+	}
+	m := open(t, "").Model()
+	w := newWork(t, m, []int{1, 3, 64}, 2)
+	for seed := range uint64(seeds) {
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 3))
+			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+			defer cancel()
+			var cuts [3]cutter
+			c := engine.LoopbackConfig{
+				Model: m, Workers: len(cuts),
+				Place: []engine.Placement{engine.ByLayer(m.Layers, m.PerLayer), engine.ByExpert(m.Layers, m.PerLayer)}[seed%2],
+				Dial:  func(i int) func(context.Context, string, string) (net.Conn, error) { return cuts[i].dial },
+			}
+			if seed%3 == 0 {
+				c.Local = m.Experts
+			}
+			var once sync.Once
+			victim, after := rng.IntN(len(cuts)), rng.IntN(8)
+			calls := make(chan struct{}, 1024)
+			c.Wrap = func(_ int, x moe.Experts) moe.Experts {
+				return executor(func(ctx context.Context, b *moe.Batch, out *moe.Partials) error {
+					calls <- struct{}{}
+					if len(calls) > after {
+						once.Do(cuts[victim].cut)
+					}
+					return x.Forward(ctx, b, out)
+				})
+			}
+			l, err := engine.NewLoopback(ctx, c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			w.run(t, ctx, l.Swarm.Experts())
+			w.run(t, ctx, l.Swarm.Experts())
+		})
+	}
+}
+
+type executor func(ctx context.Context, b *moe.Batch, out *moe.Partials) error
+
+func (f executor) Forward(ctx context.Context, b *moe.Batch, out *moe.Partials) error {
+	return f(ctx, b, out)
+}
+
+// TestWorkerThatLeavesInOrderIsReplaced ends a worker as Ctrl-C does, in the middle of a generation.
+func TestWorkerThatLeavesInOrderIsReplaced(t *testing.T) {
+	e := open(t, "")
+	req := engine.Request{Prompt: "There was once a poor miller", Tokens: 24}
+	want, _ := generate(t, e, req)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	l, err := engine.NewLoopback(ctx, engine.LoopbackConfig{Model: e.Model(), Workers: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	pieces := 0
+	got, err := e.With(l.Swarm.Experts()).Generate(ctx, req, func(string) error {
+		if pieces++; pieces == 5 {
+			l.StopWorker(0)
+		}
+		return nil
+	})
+	if err != nil || !slices.Equal(got.Tokens, want.Tokens) {
+		t.Errorf("%q, error %v; want %q", got.Text, err, want.Text)
+	}
+}
+
+// TestDemoNoticesAWrongWorker spoils one bit of one answer.
+func TestDemoNoticesAWrongWorker(t *testing.T) {
+	e := open(t, "")
+	c := engine.DemoConfig{Request: engine.Request{Prompt: "The capital of France is", Tokens: 8}, Workers: 2}
+	silent := func(string) error { return nil }
+	d, err := e.Demo(context.Background(), c, silent)
+	if err != nil || !d.Identical || d.Remote.Text != " Paris." {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	picks := int64(0)
+	for _, w := range d.Workers {
+		picks += w.Picks
+	}
+	if picks != d.Picks || picks == 0 {
+		t.Errorf("workers computed %d of %d picks", picks, d.Picks)
+	}
+	c.Wrap = func(i int, x moe.Experts) moe.Experts {
+		return executor(func(ctx context.Context, b *moe.Batch, out *moe.Partials) error {
+			err := x.Forward(ctx, b, out)
+			if i == 0 && err == nil {
+				out.Sum[0] ^= 1 << 16
+			}
+			return err
+		})
+	}
+	if d, err = e.Demo(context.Background(), c, silent); err != nil || d.Identical {
+		t.Errorf("a wrong answer went unnoticed (error %v)", err)
+	}
+}
