@@ -121,9 +121,9 @@ func explain(ctx context.Context, host string, skew time.Duration, err error) er
 func withSkew(err error, skew time.Duration) error {
 	switch {
 	case skew > skewSaid:
-		return fmt.Errorf("%w (this machine's clock is %v ahead of the hub's)", err, skew.Round(time.Second))
+		return fmt.Errorf("%w (this machine's clock is %v ahead of the hub's)", err, skew.Round(time.Minute))
 	case skew < -skewSaid:
-		return fmt.Errorf("%w (this machine's clock is %v behind the hub's)", err, -skew.Round(time.Second))
+		return fmt.Errorf("%w (this machine's clock is %v behind the hub's)", err, -skew.Round(time.Minute))
 	}
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"kvasir/wire/seal"
@@ -108,7 +109,7 @@ func (c *HubClient) explain(req *http.Request, err error) error {
 }
 
 func refusal(res *http.Response, reason string) error {
-	if told := seal.Told(res.Header, clip(reason, 200)); told != nil {
+	if told := seal.Told(res.Header, clip(strings.TrimSpace(reason), 200)); told != nil {
 		return told
 	}
 	return fmt.Errorf("%w: the hub answered %s: %.200q", ErrProtocol, res.Status, reason)

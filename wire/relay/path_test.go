@@ -1,8 +1,17 @@
 package relay
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"sync"
 	"testing"
+
+	"github.com/gobwas/ws"
 )
 
 func TestBytesAreEqualOnEveryPath(t *testing.T) {
@@ -25,7 +34,227 @@ func TestBytesAreEqualOnEveryPath(t *testing.T) {
 			}
 			b := r.backbone(bAt, nil)
 			p, a := r.pair(b, wAt)
-			exchange(t, p.Conn, a.Conn, 7, 300)
+			exchange(t, p.Conn, a.Conn, 7, 200)
+		})
+	}
+}
+
+// gluing sends extra in the same write as the first one that has a mark in it.
+type gluing struct {
+	net.Conn
+	mark  string
+	extra []byte
+}
+
+func (g *gluing) Write(p []byte) (int, error) {
+	if g.extra == nil || !bytes.Contains(p, []byte(g.mark)) {
+		return g.Conn.Write(p)
+	}
+	all := append(bytes.Clone(p), g.extra...)
+	g.extra = nil
+	if n, err := g.Conn.Write(all); err != nil {
+		return min(n, len(p)), err
+	}
+	return len(p), nil
+}
+
+func glue(mark string, extra []byte) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		nc, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return &gluing{nc, mark, extra}, nil
+	}
+}
+
+// Frames that are glued to the upgrade request get lost in many relays.
+func TestEarlyFramesAreDelivered(t *testing.T) {
+	r := newRig(t, rigConfig{})
+	early := []byte("from the backbone, before it knows that the hub has said yes")
+	b := r.backbone(r.gateAt, func(c *BackboneConfig) {
+		c.Dialer.NetDial = glue(sessionProtocol, ws.MustCompileFrame(ws.NewBinaryFrame(early)))
+	})
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := range 200 {
+		want := make([]byte, 1+random.IntN(12<<10))
+		for j := range want {
+			want[j] = byte(i + j)
+		}
+		cut := random.IntN(len(want))
+		frames := append(ws.MustCompileFrame(ws.MaskFrame(ws.NewBinaryFrame(want[:cut]))),
+			ws.MustCompileFrame(ws.MaskFrame(ws.NewBinaryFrame(want[cut:])))...)
+		w := r.worker(r.gateAt)
+		w.Dialer.NetDial = glue("Kvasir-Signature", frames)
+		p, a := r.join(b, w)
+		got := make([]byte, len(want))
+		if n, err := io.ReadFull(a.Conn, got); err != nil || !bytes.Equal(got, want) {
+			t.Fatalf("dial %d: %d of %d bytes, %v", i, n, len(want), err)
+		}
+		got = make([]byte, len(early))
+		if n, err := io.ReadFull(p.Conn, got); err != nil || !bytes.Equal(got, early) {
+			t.Fatalf("dial %d: %d of %d bytes of the backbone, %v", i, n, len(early), err)
+		}
+	}
+}
+
+func TestEarlyFramesAreBounded(t *testing.T) {
+	r := newRig(t, rigConfig{limits: quick})
+	w := r.worker(r.gateAt)
+	w.Dialer.NetDial = glue("Kvasir-Signature", ws.MustCompileFrame(ws.MaskFrame(ws.NewBinaryFrame(make([]byte, keepEarly+1)))))
+	if _, err := DialWorker(within(t), w); err == nil {
+		t.Error("the worker was paired")
+	}
+	until(t, "the hub has let go", func() bool { return r.hub.Status() == HubStatus{} })
+}
+
+func TestMeterCountsEveryByte(t *testing.T) {
+	r := newRig(t, rigConfig{limits: Limits{Tick: quick.Tick}})
+	var k keeper
+	b := r.backbone(r.hubAt, func(c *BackboneConfig) { c.Dialer.NetDial = k.dial })
+	for seed := range uint64(3) {
+		p, a := r.pair(b, r.gateAt)
+		exchange(t, p.Conn, a.Conn, seed, 100)
+		done := make(chan error)
+		go func() { done <- p.Conn.Close() }()
+		if err := errors.Join(a.Conn.Close(), <-done); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-r.meter.done:
+		case <-within(t).Done():
+			t.Fatal("the session does not end")
+		}
+		up, down := k.of(a.Conn).after()
+		r.meter.mu.Lock()
+		got := r.meter.ended[a.Session]
+		bad := r.meter.bad
+		r.meter.mu.Unlock()
+		if got != [2]uint64{up, down} || up < 100_000 || bad != nil {
+			t.Errorf("seed %d: meter says %v, the wire %d and %d; %v", seed, got, up, down, bad)
+		}
+	}
+	c := r.hub.Counts()
+	if c["paired"] != 3 || c["workers"] != 3 || c["backbones"] != 1 || c["bytes_to_backbones"] == 0 {
+		t.Errorf("counts: %v", c)
+	}
+}
+
+// tapped keeps all that goes over a connection.
+type tapped struct {
+	net.Conn
+	mu      sync.Mutex
+	in, out []byte
+}
+
+func (c *tapped) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.in = append(c.in, p[:n]...)
+	return n, err
+}
+
+func (c *tapped) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.out = append(c.out, p[:n]...)
+	return n, err
+}
+
+// A keeper keeps the connections that are dialled with it.
+type keeper struct {
+	mu    sync.Mutex
+	conns map[string]*tapped // by their local address
+}
+
+func (k *keeper) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	nc, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.conns == nil {
+		k.conns = map[string]*tapped{}
+	}
+	c := &tapped{Conn: nc}
+	k.conns[nc.LocalAddr().String()] = c
+	return c, nil
+}
+
+// of returns the connection under one that was made over it.
+func (k *keeper) of(nc net.Conn) *tapped {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.conns[nc.LocalAddr().String()]
+}
+
+// after returns how many bytes came and went after the heads of an upgrade.
+func (c *tapped) after() (in, out uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	end := []byte("\r\n\r\n")
+	return uint64(len(c.in) - bytes.Index(c.in, end) - 4), uint64(len(c.out) - bytes.Index(c.out, end) - 4)
+}
+
+// Whoever dies in mid-stream, the others notice, and nothing is left.
+func TestDeathOfAnyPartyEndsTheOthers(t *testing.T) {
+	for seed := range uint64(20) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			random := rand.New(rand.NewPCG(seed, 9))
+			r := newRig(t, rigConfig{limits: quick, gateTLS: seed%3 == 0, hubTLS: seed%5 == 0})
+			var k keeper
+			b := r.backbone(r.hubAt, func(c *BackboneConfig) { c.Dialer.NetDial = k.dial })
+			w := r.worker(r.gateAt)
+			w.Dialer.NetDial = k.dial
+			p, a := r.join(b, w)
+			worker, backbone := k.of(p.Conn).Conn, k.of(a.Conn).Conn
+			var wg sync.WaitGroup
+			reached := make(chan struct{})
+			at := random.IntN(64 << 10)
+			for _, dir := range [][2]net.Conn{{p.Conn, a.Conn}, {a.Conn, p.Conn}} {
+				wg.Go(func() {
+					chunk := make([]byte, 1000)
+					for {
+						if _, err := dir[0].Write(chunk); err != nil {
+							return
+						}
+					}
+				})
+				wg.Go(func() {
+					buf, sum := make([]byte, 4096), 0
+					for {
+						n, err := dir[1].Read(buf)
+						if err != nil {
+							return
+						}
+						if sum += n; sum-n < at && sum >= at && dir[0] == p.Conn {
+							close(reached)
+						}
+					}
+				})
+			}
+			if at > 0 {
+				<-reached
+			}
+			switch random.IntN(5) {
+			case 0:
+				_ = worker.Close()
+			case 1:
+				_ = worker.(*net.TCPConn).SetLinger(0) // a RST
+				_ = worker.Close()
+			case 2:
+				_ = backbone.Close()
+			case 3:
+				r.gateway.Close()
+			case 4:
+				r.hub.Close()
+			}
+			wg.Wait() // all four loops have met an error
+			until(t, "no session is left", func() bool { return r.hub.Status().Sessions == 0 })
 		})
 	}
 }

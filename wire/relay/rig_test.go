@@ -24,8 +24,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 var (
 	root = seal.NewKey()
 	// Limits short enough for tests that wait for them.
-	quick = Limits{Greet: 400 * time.Millisecond, Linger: 150 * time.Millisecond, Tick: 20 * time.Millisecond,
-		Wait: 30 * time.Millisecond, Offer: 200 * time.Millisecond}
+	quick = Limits{Linger: 150 * time.Millisecond, Tick: 20 * time.Millisecond,
+		Wait: 30 * time.Millisecond, Offer: 300 * time.Millisecond}
 )
 
 // patience bounds what a test waits for; nothing is measured by it.
@@ -104,6 +104,16 @@ type rig struct {
 	log     *logbook
 	hubAt   string // ws://… or wss://…
 	gateAt  string
+
+	mu    sync.Mutex
+	conns []io.Closer // to be closed at last
+}
+
+// later closes connections when gateway and hub are closed: then nobody waits for a Close frame.
+func (r *rig) later(c ...io.Closer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.conns = append(r.conns, c...)
 }
 
 type rigConfig struct {
@@ -115,6 +125,11 @@ type rigConfig struct {
 func newRig(t testing.TB, c rigConfig) *rig {
 	t.Helper()
 	r := &rig{t: t, meter: newLedger(), log: &logbook{}}
+	t.Cleanup(func() {
+		for _, c := range r.conns {
+			_ = c.Close()
+		}
+	})
 	h := c.hub
 	h.Key, h.Root, h.Plain, h.Limits, h.Log = seal.NewKey(), root.Public(), !c.hubTLS, c.limits, r.log.logger()
 	if h.Meter == nil {
@@ -231,12 +246,7 @@ func (r *rig) join(b *Backbone, w WorkerConfig) (*Paired, *Accepted) {
 		r.t.Fatalf("worker has session %s with %s, backbone has %s with %s", g.p.Session, g.p.Grant.Key.Short(),
 			a.Session, a.Worker.Key.Short())
 	}
-	r.t.Cleanup(func() { // together, since each waits for the other's Close frame
-		done := make(chan error)
-		go func() { done <- g.p.Conn.Close() }()
-		_ = a.Conn.Close()
-		<-done
-	})
+	r.later(g.p.Conn, a.Conn)
 	return g.p, a
 }
 
@@ -259,7 +269,8 @@ func exchange(t testing.TB, a, b net.Conn, seed uint64, frames int) {
 	var wg sync.WaitGroup
 	send := func(to, from net.Conn, seed uint64) {
 		sum := 0
-		r := rand.New(rand.NewPCG(seed, 1))
+		source := rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)})
+		r := rand.New(source)
 		sizes := make([]int, frames)
 		for i := range sizes {
 			sizes[i] = r.IntN(64<<10 + 1)
@@ -269,9 +280,7 @@ func exchange(t testing.TB, a, b net.Conn, seed uint64, frames int) {
 			sum += sizes[i]
 		}
 		want := make([]byte, sum)
-		for i := range want {
-			want[i] = byte(r.Uint32())
-		}
+		_, _ = source.Read(want) // never returns an error
 		wg.Go(func() {
 			p := want
 			for _, n := range sizes {
