@@ -1,0 +1,279 @@
+package engine
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"kvasir/wire/seal"
+)
+
+// Home is the folder where a node keeps its state:
+//
+//	root.key                          of a swarm, on the machine of who owns it
+//	hub.key gateway.key …             this machine's own keys, one a role
+//	gateway.grant backbone.grant …    what the root has signed for them
+//	tokens.json                       the tokens that were made here
+//	revoked                           ids of tokens that nobody here takes any more, one a line
+//	hub.uses                          which keys have joined by which token, see TokenStore
+//
+// An empty Home is none.
+type Home string
+
+// Errors of a home; each says what to do.
+var (
+	ErrNoHome = errors.New("this system has no folder for settings; give one with --home")
+	ErrNoRoot = errors.New("the swarm's root key is not here; give its public half with --root, as " +
+		"kvasir token root prints it on the machine that has it")
+	ErrNotGranted = errors.New("this machine's key is not granted")
+)
+
+// maxState bounds a file of a home, in bytes.
+const maxState = 16 << 20
+
+func (h Home) path(name string) (string, error) {
+	if h == "" {
+		return "", ErrNoHome
+	}
+	return filepath.Join(string(h), name), nil
+}
+
+// Key returns this machine's key for a role, and draws it when it is asked for the first time.
+func (h Home) Key(role seal.Role) (seal.Key, error) {
+	path, err := h.path(role.String() + ".key")
+	if err != nil {
+		return seal.Key{}, err
+	}
+	k, _, err := seal.LoadOrCreateKey(path)
+	return k, err
+}
+
+// keyIfThere is Key, and draws none.
+func (h Home) keyIfThere(name string) (seal.Key, error) {
+	path, err := h.path(name + ".key")
+	if err != nil {
+		return seal.Key{}, err
+	}
+	k, err := seal.LoadKey(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return seal.Key{}, nil
+	}
+	return k, err
+}
+
+// NewRoot returns the root key of the swarm that is owned here, and draws it when it is asked for the
+// first time.
+func (h Home) NewRoot() (seal.Key, error) {
+	path, err := h.path("root.key")
+	if err != nil {
+		return seal.Key{}, err
+	}
+	k, _, err := seal.LoadOrCreateKey(path)
+	return k, err
+}
+
+// Root returns the public half of a swarm's root: given, unless that is zero, or of the root key that
+// is here.
+func (h Home) Root(given seal.PublicKey) (seal.PublicKey, error) {
+	if !given.IsZero() {
+		return given, nil
+	}
+	k, err := h.keyIfThere("root")
+	if err == nil && k.IsZero() {
+		err = ErrNoRoot
+	}
+	return k.Public(), err
+}
+
+// Grant returns what makes key of a role: given, which is kept for the next time; or the one that is
+// kept; or, where the root key is here, one that it signs now. With none of them it returns
+// ErrNotGranted.
+func (h Home) Grant(role seal.Role, key seal.PublicKey, root seal.PublicKey, given seal.Grant) (seal.Grant, error) {
+	path, err := h.path(role.String() + ".grant")
+	if err != nil {
+		return seal.Grant{}, err
+	}
+	fits := func(g seal.Grant) error {
+		switch {
+		case g.Key != key:
+			return fmt.Errorf("%w: the grant is for key %v, this machine's is %v", seal.ErrWrongKey, g.Key, key)
+		case g.Role != role:
+			return fmt.Errorf("%w: the grant is for a %v, this is a %v", seal.ErrWrongRole, g.Role, role)
+		}
+		return g.Verify(root)
+	}
+	if !given.IsZero() {
+		if err := fits(given); err != nil {
+			return seal.Grant{}, err
+		}
+		return given, writeState(path, []byte(given.String()+"\n"))
+	}
+	if text, err := readState(path); err == nil {
+		g, err := seal.ParseGrant(strings.TrimSpace(string(text)))
+		if err == nil && fits(g) == nil {
+			return g, nil
+		} // else it is of another key or root, and of no use
+	}
+	rootKey, err := h.keyIfThere("root")
+	switch {
+	case err != nil:
+		return seal.Grant{}, err
+	case !rootKey.IsZero() && rootKey.Public() == root:
+		return seal.SignGrant(rootKey, seal.Grant{Role: role, Key: key, Issued: time.Now()})
+	}
+	return seal.Grant{}, fmt.Errorf("%w: on the machine with the root key run kvasir token grant %v %v, and "+
+		"start here with --grant and what it prints", ErrNotGranted, role, key)
+}
+
+// readState reads a file of a home.
+func readState(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if info.Size() > maxState {
+		return nil, fmt.Errorf("%s has %d bytes, at most %d were written", path, info.Size(), maxState)
+	}
+	return os.ReadFile(path)
+}
+
+// writeState replaces a file of a home, whole or not at all.
+func writeState(path string, data []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(f.Name()) }() // it is gone already when all went well
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// TokenNote is a token that was made here.
+type TokenNote struct {
+	Token   seal.Token `json:"token"`
+	Host    string     `json:"host"` // that it was made for
+	Revoked bool       `json:"-"`
+}
+
+// ID returns the token's id.
+func (n TokenNote) ID() string { return n.Token.ID.String() }
+
+// Tokens lists the tokens that were made here, oldest first.
+func (h Home) Tokens() ([]TokenNote, error) {
+	path, err := h.path("tokens.json")
+	if err != nil {
+		return nil, err
+	}
+	text, err := readState(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var list []TokenNote
+	if err == nil {
+		err = json.Unmarshal(text, &list)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list of tokens %s: %w", path, err)
+	}
+	for i := range list {
+		if list[i].Revoked, err = h.Revoked(list[i].Token.ID); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// CreateToken signs a token and puts it into the list.
+func (h Home) CreateToken(root seal.Key, host string, t seal.Token) (seal.Join, error) {
+	list, err := h.Tokens()
+	if err != nil {
+		return seal.Join{}, err
+	}
+	t.Issued = time.Now()
+	if t, err = seal.SignToken(root, t); err != nil {
+		return seal.Join{}, err
+	}
+	j := seal.Join{Host: host, Token: t, Root: root.Public()}
+	if _, err := seal.ParseJoin(j.URL()); err != nil {
+		return seal.Join{}, err // of the host
+	}
+	path, _ := h.path("tokens.json") // Tokens has found it
+	text, err := json.MarshalIndent(append(list, TokenNote{Token: t, Host: host}), "", "  ")
+	if err != nil {
+		return seal.Join{}, err
+	}
+	return j, writeState(path, append(text, '\n'))
+}
+
+// StandingToken returns the line to hand to friends who come to a hub by way of host: that of before, if
+// there is one without an end and without a limit of uses, or a new one.
+func (h Home) StandingToken(root seal.Key, host, hub string) (seal.Join, error) {
+	list, err := h.Tokens()
+	if err != nil {
+		return seal.Join{}, err
+	}
+	for _, n := range list {
+		t := n.Token
+		if t.Role == seal.Worker && t.Hub == hub && t.Uses == 0 && t.Expires.IsZero() && !n.Revoked &&
+			n.Host == host && t.Verify(root.Public()) == nil {
+			return seal.Join{Host: host, Token: t, Root: root.Public()}, nil
+		}
+	}
+	return h.CreateToken(root, host, seal.Token{Role: seal.Worker, Hub: hub})
+}
+
+// Revoke makes a token useless wherever this home is looked at.
+func (h Home) Revoke(id seal.TokenID) error {
+	path, err := h.path("revoked")
+	if err != nil {
+		return err
+	}
+	if done, err := h.Revoked(id); done || err != nil {
+		return err
+	}
+	return appendLine(path, id.String())
+}
+
+// Revoked reports whether a token was revoked here.
+func (h Home) Revoked(id seal.TokenID) (bool, error) {
+	path, err := h.path("revoked")
+	if err != nil {
+		return false, err
+	}
+	text, err := readState(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return slices.Contains(strings.Fields(string(text)), id.String()), err
+}
+
+// appendLine adds a line to a file of a home. What it returns nil for is on the disk.
+func appendLine(path, line string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(line + "\n")
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}

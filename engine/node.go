@@ -1,0 +1,189 @@
+package engine
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"time"
+
+	"kvasir/wire/relay"
+	"kvasir/wire/seal"
+)
+
+// HubRef is how to reach a hub: ID@HOST:PORT, where the address is the hub's or that of a gateway before
+// it. The id is what the hub is known by.
+type HubRef struct {
+	ID   string
+	Addr string // HOST:PORT
+}
+
+// hubIDText is how long a hub's id is.
+const hubIDText = 26
+
+// ErrHubRef: the text is not ID@HOST:PORT.
+var ErrHubRef = errors.New("want ID@HOST:PORT, as kvasir hub prints it")
+
+// ParseHubRef parses ID@HOST:PORT. Without a port it is 443.
+func ParseHubRef(text string) (HubRef, error) {
+	id, addr, ok := strings.Cut(strings.TrimSpace(text), "@")
+	if !ok || len(id) != hubIDText || strings.Trim(id, "abcdefghijklmnopqrstuvwxyz234567") != "" {
+		return HubRef{}, fmt.Errorf("%w; got %.80q", ErrHubRef, text)
+	}
+	if _, _, err := net.SplitHostPort(addr); err != nil {
+		addr = net.JoinHostPort(strings.Trim(addr, "[]"), "443")
+	}
+	if host, port, err := net.SplitHostPort(addr); err != nil || host == "" || port == "" {
+		return HubRef{}, fmt.Errorf("%w; got %.80q", ErrHubRef, text)
+	}
+	return HubRef{ID: id, Addr: addr}, nil
+}
+
+// String returns ID@HOST:PORT.
+func (r HubRef) String() string { return r.ID + "@" + r.Addr }
+
+// drainTime is how long a node waits for what is under way when it ends.
+const drainTime = 3 * time.Second
+
+// HubNode is a hub with its home and listener.
+type HubNode struct {
+	*relay.Hub
+	Ref  HubRef // with the address that it listens on
+	Root seal.PublicKey
+	l    net.Listener
+}
+
+// HubOptions are for NewHubNode.
+type HubOptions struct {
+	Home   Home
+	Listen string
+	Root   seal.PublicKey // zero: of the root key in Home
+	Log    *slog.Logger
+	Now    func() time.Time // nil: time.Now
+}
+
+// NewHubNode makes a hub of what is in its home, and listens. Run is to follow.
+func NewHubNode(o HubOptions) (*HubNode, error) {
+	root, err := o.Home.Root(o.Root)
+	if err != nil {
+		return nil, err
+	}
+	key, err := o.Home.Key(seal.Hub)
+	if err != nil {
+		return nil, err
+	}
+	store, err := OpenTokenStore(o.Home)
+	if err != nil {
+		return nil, err
+	}
+	n := &HubNode{Root: root}
+	if n.l, err = relay.Listen(o.Listen); err != nil {
+		return nil, err
+	}
+	n.Hub, err = relay.NewHub(relay.HubConfig{Key: key, Root: root, Store: store, Log: o.Log, Now: o.Now})
+	if err != nil {
+		_ = n.l.Close() // nobody has come yet
+		return nil, err
+	}
+	n.Ref = HubRef{ID: n.ID(), Addr: n.l.Addr().String()}
+	return n, nil
+}
+
+// Run serves until ctx ends; then it sends everybody away and returns nil.
+func (n *HubNode) Run(ctx context.Context) error {
+	served := make(chan error, 1)
+	go func() { served <- n.Serve(n.l) }() // ends with Close
+	select {
+	case err := <-served:
+		n.Close()
+		return err
+	case <-ctx.Done():
+	}
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
+	defer cancel()
+	_ = n.Drain(drain, "the hub ends") // what is left is cut
+	n.Close()
+	return <-served
+}
+
+// GatewayNode is a gateway with its listener.
+type GatewayNode struct {
+	*relay.Gateway
+	Addr string
+	l    net.Listener
+}
+
+// GatewayOptions are for NewGatewayNode.
+type GatewayOptions struct {
+	Home   Home
+	Listen string
+	Root   seal.PublicKey // zero: of the root key in Home
+	Hubs   []HubRef
+	Grant  seal.Grant       // of this gateway's key; zero: see Home.Grant
+	Cert   *tls.Certificate // of a public authority, for instance; nil: one of the gateway's key
+	Plain  bool             // no TLS
+	Log    *slog.Logger
+}
+
+// NewGatewayNode makes a gateway of what is in its home, and listens. Run is to follow.
+func NewGatewayNode(o GatewayOptions) (*GatewayNode, error) {
+	c := relay.GatewayConfig{Plain: o.Plain, Log: o.Log}
+	for _, h := range o.Hubs {
+		c.Routes = append(c.Routes, relay.Route{Hub: h.ID, Addr: h.Addr, TLS: true})
+	}
+	var err error
+	switch {
+	case o.Plain:
+	case o.Cert != nil:
+		c.TLS = &tls.Config{Certificates: []tls.Certificate{*o.Cert}, MinVersion: tls.VersionTLS12}
+	default:
+		if c.Key, c.Grant, err = o.identity(); err != nil {
+			return nil, err
+		}
+	}
+	n := &GatewayNode{}
+	if n.Gateway, err = relay.NewGateway(c); err != nil {
+		return nil, err
+	}
+	if n.l, err = relay.Listen(o.Listen); err != nil {
+		n.Close()
+		return nil, err
+	}
+	n.Addr = n.l.Addr().String()
+	return n, nil
+}
+
+// identity returns the key that the gateway shows, and what makes others trust it. A gateway for the hub
+// of the same home alone shows the hub's key: whoever looks for that hub knows it, and the root has
+// nothing to sign.
+func (o *GatewayOptions) identity() (seal.Key, seal.Grant, error) {
+	hub, err := o.Home.keyIfThere(seal.Hub.String())
+	if err != nil {
+		return seal.Key{}, seal.Grant{}, err
+	}
+	if len(o.Hubs) == 1 && !hub.IsZero() && seal.HubID(hub.Public()) == o.Hubs[0].ID && o.Grant.IsZero() {
+		return hub, seal.Grant{}, nil
+	}
+	key, err := o.Home.Key(seal.Gateway)
+	if err != nil {
+		return seal.Key{}, seal.Grant{}, err
+	}
+	root, err := o.Home.Root(o.Root)
+	if err != nil {
+		return seal.Key{}, seal.Grant{}, err
+	}
+	g, err := o.Home.Grant(seal.Gateway, key.Public(), root, o.Grant)
+	return key, g, err
+}
+
+// Run serves until ctx ends, and then returns nil.
+func (n *GatewayNode) Run(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, n.Close)
+	defer stop()
+	err := n.Serve(n.l)
+	n.Close()
+	return err
+}
