@@ -38,45 +38,6 @@ var (
 	ErrAnswer = errors.New("batcher: answer does not fit the batch")
 )
 
-// check returns an error, wrapping moe.ErrInvalid, when b cannot be walked safely. It is the part of
-// Batch.Validate that costs nothing a value: the values themselves are looked at once, by the executor.
-func check(b *moe.Batch) error {
-	if err := b.Check(); err != nil {
-		return err
-	}
-	if b.Rows < 1 || b.Rows > moe.MaxRows {
-		return fmt.Errorf("%w: %d rows, want 1 to %d", moe.ErrInvalid, b.Rows, moe.MaxRows)
-	}
-	q, scales, f := b.Rows*b.Hidden, b.Rows*b.Format.Scales(b.Hidden), 0
-	if b.Format == moe.RowF32 {
-		q, f = 0, q
-	}
-	if len(b.Q) != q || len(b.Scales) != scales || len(b.F) != f {
-		return fmt.Errorf("%w: %d int8, %d scales and %d float values, want %d, %d and %d for %d %s rows of %d",
-			moe.ErrInvalid, len(b.Q), len(b.Scales), len(b.F), q, scales, f, b.Rows, b.Format, b.Hidden)
-	}
-	if len(b.First) != b.Rows+1 || b.First[0] != 0 {
-		return fmt.Errorf("%w: %d pick offsets for %d rows, want one more than rows, from 0",
-			moe.ErrInvalid, len(b.First), b.Rows)
-	}
-	for r := range b.Rows {
-		if n := int64(b.First[r+1]) - int64(b.First[r]); n < 1 || n > moe.MaxTopK {
-			return fmt.Errorf("%w: row %d has %d picks, want 1 to %d", moe.ErrInvalid, r, n, moe.MaxTopK)
-		}
-	}
-	picks := int(b.First[b.Rows])
-	if len(b.Expert) != picks || len(b.Weight) != picks {
-		return fmt.Errorf("%w: %d experts and %d weights for %d picks",
-			moe.ErrInvalid, len(b.Expert), len(b.Weight), picks)
-	}
-	for i, e := range b.Expert {
-		if int(e) >= moe.MaxExperts {
-			return fmt.Errorf("%w: pick %d asks for expert %d, want below %d", moe.ErrInvalid, i, e, moe.MaxExperts)
-		}
-	}
-	return nil
-}
-
 // checkAnswer returns an error, wrapping ErrAnswer, when out is not an answer to b. An executor may be a
 // stranger's.
 func checkAnswer(b *moe.Batch, out *moe.Partials) error {

@@ -95,7 +95,7 @@ func (d *Dispatcher) Stats() []Stats {
 
 // Forward computes b on whoever holds its experts.
 func (d *Dispatcher) Forward(ctx context.Context, b *moe.Batch, out *moe.Partials) error {
-	if err := check(b); err != nil {
+	if err := b.ValidateShape(moe.MaxExperts); err != nil {
 		return err
 	}
 	s := d.spreads.Get().(*spread)

@@ -96,7 +96,7 @@ func (l *Lane) Forward(ctx context.Context, b *moe.Batch, out *moe.Partials) err
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := check(b); err != nil {
+	if err := b.ValidateShape(moe.MaxExperts); err != nil {
 		return err
 	}
 	size(out, b.Rows, b.Hidden)

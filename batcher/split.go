@@ -25,7 +25,7 @@ type Part struct {
 // a row of b once, or not at all; rows and picks keep their order. Parts come in the order of executors,
 // Nobody first, and only those that have a pick. They share no memory with b.
 func Split(b *moe.Batch, n int, choose Choose) ([]Part, error) {
-	if err := check(b); err != nil {
+	if err := b.ValidateShape(moe.MaxExperts); err != nil {
 		return nil, err
 	}
 	var a assignment

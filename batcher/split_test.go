@@ -112,7 +112,7 @@ func TestSplitRefusesWhatCannotBeWalked(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := randomBatch(seeded(t, 1), moe.Shape{Hidden: 40, Format: moe.RowQ8}, 3, 8, 32)
-			if err := check(b); err != nil {
+			if err := b.ValidateShape(moe.MaxExperts); err != nil {
 				t.Fatalf("before: %v", err)
 			}
 			spoil(b)

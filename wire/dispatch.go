@@ -38,38 +38,8 @@ func layoutOf(s moe.Shape, rows, picks int) layout {
 // DispatchSize returns the bytes of the payload of a Dispatch.
 func DispatchSize(s moe.Shape, rows, picks int) int { return layoutOf(s, rows, picks).end }
 
-// CheckBatch returns an error, wrapping moe.ErrInvalid, unless b can be sent. It is the part of
-// Batch.Validate that costs nothing a value.
-func CheckBatch(b *moe.Batch) error {
-	if err := b.Check(); err != nil {
-		return err
-	}
-	if b.Rows < 1 || b.Rows > moe.MaxRows {
-		return fmt.Errorf("%w: %d rows, want 1 to %d", moe.ErrInvalid, b.Rows, moe.MaxRows)
-	}
-	q, scales, f := b.Rows*b.Hidden, b.Rows*b.Format.Scales(b.Hidden), 0
-	if b.Format == moe.RowF32 {
-		q, f = 0, q
-	}
-	if len(b.Q) != q || len(b.Scales) != scales || len(b.F) != f {
-		return fmt.Errorf("%w: %d int8, %d scales and %d float values, want %d, %d and %d for %d %s rows of %d",
-			moe.ErrInvalid, len(b.Q), len(b.Scales), len(b.F), q, scales, f, b.Rows, b.Format, b.Hidden)
-	}
-	if len(b.First) != b.Rows+1 || b.First[0] != 0 {
-		return fmt.Errorf("%w: %d pick offsets for %d rows, want one more than rows, from 0",
-			moe.ErrInvalid, len(b.First), b.Rows)
-	}
-	for r := range b.Rows {
-		if n := int64(b.First[r+1]) - int64(b.First[r]); n < 1 || n > moe.MaxTopK {
-			return fmt.Errorf("%w: row %d has %d picks, want 1 to %d", moe.ErrInvalid, r, n, moe.MaxTopK)
-		}
-	}
-	if picks := int(b.First[b.Rows]); len(b.Expert) != picks || len(b.Weight) != picks {
-		return fmt.Errorf("%w: %d experts and %d weights for %d picks",
-			moe.ErrInvalid, len(b.Expert), len(b.Weight), picks)
-	}
-	return nil
-}
+// CheckBatch returns an error, wrapping moe.ErrInvalid, unless b can be sent.
+func CheckBatch(b *moe.Batch) error { return b.ValidateShape(moe.MaxExperts) }
 
 // AppendDispatch appends the payload of a Dispatch to dst. b is one that CheckBatch accepts: the
 // caller's promise.

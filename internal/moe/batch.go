@@ -144,6 +144,20 @@ func (b *Batch) Picks(r int) (expert []uint16, weight []float32) {
 // error, wrapping ErrInvalid, that names the first row and value that breaks one. Scales and weights of
 // any value pass: what they make of a row is that row's status.
 func (b *Batch) Validate(experts int) error {
+	if err := b.ValidateShape(experts); err != nil {
+		return err
+	}
+	for i, v := range b.Q {
+		if v == -128 {
+			return fmt.Errorf("%w: row %d, value %d is -128, want -127 to 127", ErrInvalid, i/b.Hidden, i%b.Hidden)
+		}
+	}
+	return nil
+}
+
+// ValidateShape is Validate without the look at every value: after it a batch can be walked safely, and
+// who only passes it on need not do more.
+func (b *Batch) ValidateShape(experts int) error {
 	if err := b.Check(); err != nil {
 		return err
 	}
@@ -158,15 +172,7 @@ func (b *Batch) Validate(experts int) error {
 		return fmt.Errorf("%w: %d int8, %d scales and %d float values, want %d, %d and %d for %d %s rows of %d",
 			ErrInvalid, len(b.Q), len(b.Scales), len(b.F), q, scales, f, b.Rows, b.Format, b.Hidden)
 	}
-	if err := b.validatePicks(experts); err != nil {
-		return err
-	}
-	for i, v := range b.Q {
-		if v == -128 {
-			return fmt.Errorf("%w: row %d, value %d is -128, want -127 to 127", ErrInvalid, i/b.Hidden, i%b.Hidden)
-		}
-	}
-	return nil
+	return b.validatePicks(experts)
 }
 
 func (b *Batch) validatePicks(experts int) error {
