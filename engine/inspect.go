@@ -130,8 +130,8 @@ func (info *Info) count(f *gguf.File) {
 	parts, formats := map[string]*PartInfo{}, map[string]*FormatInfo{}
 	recurrent := map[string]bool{} // "blk.N." of layers with DeltaNet, where attn_qkv and attn_gate are its own
 	for _, t := range f.Tensors {
-		if at := strings.Index(t.Name, "ssm_"); at >= 0 {
-			recurrent[t.Name[:at]] = true
+		if block, _, ok := strings.Cut(t.Name, "ssm_"); ok {
+			recurrent[block] = true
 		}
 	}
 	experts := SliceInfo{}
@@ -208,7 +208,7 @@ func role(name string, recurrent map[string]bool) string {
 	case has("norm."):
 		return "norms"
 	case has("attn_"):
-		if recurrent[name[:strings.Index(name, "attn_")]] {
+		if block, _, _ := strings.Cut(name, "attn_"); recurrent[block] {
 			return "DeltaNet"
 		}
 		return "attention"

@@ -182,7 +182,6 @@ func (s *Swarm) attach(ctx context.Context, a *relay.Accepted) error {
 	case <-ctx.Done():
 	}
 	s.leave(w)
-	err = session.Err()
 	if ctx.Err() != nil {
 		// In order: the worker is told, and what is under way is finished.
 		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)

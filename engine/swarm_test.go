@@ -68,7 +68,7 @@ func newWork(t testing.TB, m worker.Model, sizes []int, seed uint64) *work {
 }
 
 // run computes all batches on x, at the same time, and compares bits.
-func (w *work) run(t testing.TB, ctx context.Context, x moe.Experts) {
+func (w *work) run(ctx context.Context, t testing.TB, x moe.Experts) {
 	t.Helper()
 	var wg sync.WaitGroup
 	for i, b := range w.batches {
@@ -115,7 +115,7 @@ func TestRemoteEqualsLocalForBatches(t *testing.T) {
 						t.Fatal(err)
 					}
 					defer l.Close()
-					w.run(t, ctx, l.Swarm.Experts())
+					w.run(ctx, t, l.Swarm.Experts())
 				})
 			}
 		}
@@ -189,8 +189,8 @@ func TestWorkersDeathLosesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer l.Close()
-			w.run(t, ctx, l.Swarm.Experts())
-			w.run(t, ctx, l.Swarm.Experts())
+			w.run(ctx, t, l.Swarm.Experts())
+			w.run(ctx, t, l.Swarm.Experts())
 		})
 	}
 }
