@@ -1,0 +1,71 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+)
+
+// failure is OpenAI's error object.
+type failure struct {
+	status  int
+	Message string
+	Kind    string
+	Param   string // empty: none
+	Code    string // empty: none
+}
+
+// errorBody is how it is written; what is not said is null.
+type errorBody struct {
+	Error struct {
+		Message string  `json:"message"`
+		Type    string  `json:"type"`
+		Param   *string `json:"param"`
+		Code    *string `json:"code"`
+	} `json:"error"`
+}
+
+func (f *failure) body() (b errorBody) {
+	b.Error.Message, b.Error.Type = f.Message, f.Kind
+	if f.Param != "" {
+		b.Error.Param = &f.Param
+	}
+	if f.Code != "" {
+		b.Error.Code = &f.Code
+	}
+	return b
+}
+
+func refuse(w http.ResponseWriter, f *failure) { answer(w, f.status, f.body()) }
+
+// invalid is a request that is wrong in a parameter, or as a whole.
+func invalid(status int, param, format string, args ...any) *failure {
+	return &failure{status: status, Kind: "invalid_request_error", Param: param, Message: fmt.Sprintf(format, args...)}
+}
+
+// unsupported is a parameter that is right and that this server cannot follow.
+func unsupported(param, format string, args ...any) *failure {
+	f := invalid(http.StatusBadRequest, param, format, args...)
+	f.Code = "unsupported_value"
+	return f
+}
+
+func (h *Handler) noModel(name string) *failure {
+	f := invalid(http.StatusNotFound, "model", "the model %.100q is not served here; %q is", name, h.o.Model)
+	f.Code = "model_not_found"
+	return f
+}
+
+// failed turns an error of the generator into what the client is told, or nil when that has gone.
+func (h *Handler) failed(ctx context.Context, err error) *failure {
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case errors.Is(err, ErrRequest):
+		return invalid(http.StatusBadRequest, "", "%s", strings.TrimPrefix(err.Error(), ErrRequest.Error()+": "))
+	}
+	h.o.Log.Error("generation ended", "err", err)
+	return &failure{status: http.StatusInternalServerError, Kind: "server_error", Message: err.Error()}
+}

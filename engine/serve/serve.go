@@ -1,0 +1,202 @@
+// Package serve answers OpenAI's HTTP interface, as far as a greedy model can:
+//
+//	POST /v1/completions        whole, or as server-sent events with "stream": true
+//	POST /v1/chat/completions   likewise
+//	GET  /v1/models             the one model that is served
+//	GET  /healthz               "ok"
+//
+// What is asked and cannot be done is refused with OpenAI's error object, which names the parameter; no
+// parameter that would change the text is taken and then ignored. A client that leaves ends its
+// generation. Requests beyond Options.Requests get 429.
+package serve
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"time"
+)
+
+// ErrRequest marks an error of Generate that the request is to blame for.
+var ErrRequest = errors.New("serve: the request cannot be answered")
+
+// Message is a turn of a conversation.
+type Message struct{ Role, Content string }
+
+// Request asks for a continuation of Prompt, or for the next turn after Messages if there are any.
+type Request struct {
+	Prompt   string
+	Messages []Message
+	Tokens   int // at most; 0: as many as the model can
+}
+
+// Result is what came of a request.
+type Result struct {
+	Prompt, Tokens int  // counts
+	Length         bool // it ended by its length, and not by the model
+}
+
+// A Generator makes text and hands it out in pieces, each whole characters. It is safe for concurrent
+// use, and ends when its context ends or emit fails. Result holds what was made before an error.
+type Generator interface {
+	Generate(ctx context.Context, r Request, emit func(piece string) error) (Result, error)
+}
+
+// Options are for New.
+type Options struct {
+	Model    string        // its name
+	Requests int           // that are answered at a time; 64
+	Body     int64         // bytes of a request; 4 MiB
+	Write    time.Duration // how long a client may take nothing of a stream; 30 s
+	Now      func() time.Time
+	Log      *slog.Logger // nil: none
+}
+
+// Handler answers requests. It is an http.Handler.
+type Handler struct {
+	g      Generator
+	o      Options
+	since  time.Time
+	places chan struct{} // one a request that is answered
+	mux    *http.ServeMux
+}
+
+// New returns a handler for what g generates.
+func New(g Generator, o Options) *Handler {
+	if o.Requests <= 0 {
+		o.Requests = 64
+	}
+	if o.Body <= 0 {
+		o.Body = 4 << 20
+	}
+	if o.Write <= 0 {
+		o.Write = 30 * time.Second
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	h := &Handler{g: g, o: o, since: o.Now(), places: make(chan struct{}, o.Requests), mux: http.NewServeMux()}
+	h.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = io.WriteString(w, "ok\n") // whoever asked may have gone
+	})
+	h.mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, http.StatusOK, modelList{"list", []modelObject{h.model()}})
+	})
+	h.mux.HandleFunc("GET /v1/models/{id...}", func(w http.ResponseWriter, r *http.Request) {
+		if r.PathValue("id") != o.Model {
+			refuse(w, h.noModel(r.PathValue("id")))
+			return
+		}
+		answer(w, http.StatusOK, h.model())
+	})
+	h.mux.HandleFunc("POST /v1/completions", func(w http.ResponseWriter, r *http.Request) { h.complete(w, r, plain) })
+	h.mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) { h.complete(w, r, chat) })
+	return h
+}
+
+// ServeHTTP is http.Handler's.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if _, pattern := h.mux.Handler(r); pattern == "" {
+		status := http.StatusNotFound
+		for _, method := range []string{http.MethodGet, http.MethodPost} {
+			other := r.Clone(r.Context())
+			other.Method = method
+			if _, pattern := h.mux.Handler(other); pattern != "" {
+				w.Header().Set("Allow", method)
+				status = http.StatusMethodNotAllowed
+			}
+		}
+		refuse(w, invalid(status, "", "%s %s is not answered here", r.Method, r.URL.Path))
+		return
+	}
+	h.mux.ServeHTTP(w, r)
+}
+
+type modelObject struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	OwnedBy string `json:"owned_by"`
+}
+
+type modelList struct {
+	Object string        `json:"object"`
+	Data   []modelObject `json:"data"`
+}
+
+func (h *Handler) model() modelObject {
+	return modelObject{h.o.Model, "model", h.since.Unix(), "kvasir"}
+}
+
+// kind is which of the two endpoints a request came to.
+type kind int
+
+const (
+	plain kind = iota
+	chat
+)
+
+// complete answers a request for text.
+func (h *Handler) complete(w http.ResponseWriter, r *http.Request, k kind) {
+	select {
+	case h.places <- struct{}{}:
+		defer func() { <-h.places }()
+	default:
+		w.Header().Set("Retry-After", "1")
+		refuse(w, &failure{status: http.StatusTooManyRequests, Kind: "rate_limit_error", Code: "rate_limit_exceeded",
+			Message: "too many requests are being answered; try again"})
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.o.Body))
+	if err != nil {
+		var big *http.MaxBytesError
+		if errors.As(err, &big) {
+			refuse(w, invalid(http.StatusRequestEntityTooLarge, "", "the request has more than %d bytes", big.Limit))
+		}
+		return // else whoever asked has gone
+	}
+	ask, f := h.parse(body, k)
+	if f != nil {
+		refuse(w, f)
+		return
+	}
+	a := &reply{h: h, w: w, kind: k, usage: ask.usage, id: newID(k), created: h.o.Now().Unix()}
+	if ask.stream {
+		a.events(r.Context(), ask.request)
+	} else {
+		a.whole(r.Context(), ask.request)
+	}
+}
+
+func newID(k kind) string {
+	var b [12]byte
+	_, _ = rand.Read(b[:]) // never returns an error
+	if k == chat {
+		return "chatcmpl-" + hex.EncodeToString(b[:])
+	}
+	return "cmpl-" + hex.EncodeToString(b[:])
+}
+
+// answer writes v as JSON. Whoever asked may have gone.
+func answer(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(encode(v), '\n'))
+}
+
+func encode(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic("BUG: " + err.Error()) // only types of this package come here
+	}
+	return b
+}
