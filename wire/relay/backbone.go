@@ -174,11 +174,14 @@ func (l *hubLink) id() string {
 	return l.hub
 }
 
-// say leaves a message for the hub, if that is there.
-func (l *hubLink) say(m message) bool {
+// say leaves a message for the hub, if that is there. A hub that does not read is cut: what it has not
+// been told, the next connection begins with.
+func (l *hubLink) say(m message) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.talk != nil && l.talk.send(m)
+	if l.talk != nil && !l.talk.send(m) {
+		l.talk.end(fmt.Errorf("%w: the hub does not read what it is told", ErrProtocol))
+	}
 }
 
 func (l *hubLink) keep() {

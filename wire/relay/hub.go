@@ -50,7 +50,7 @@ type Hub struct {
 	f    *front
 	http *httpDesk
 
-	mu       sync.Mutex // leaf, but for the queues of talks and guests, on which nobody waits
+	mu       sync.Mutex // before front.mu and tally.mu; nobody waits for the network under it
 	waiting  []*guest   // who came first is first
 	guests   map[seal.PublicKey]*guest
 	desks    []*desk // in the order in which they are offered workers

@@ -108,25 +108,32 @@ func (h *Hub) worker(v *visitor, req *ws.Request) error {
 // until it ends.
 func (h *Hub) host(g *guest, conn *ws.Conn) (*session, error) {
 	lobby := ws.NewLobby(conn, keepEarly)
-	done := make(chan error, 1)
-	go func() { done <- listen(lobby) }() // ends with the connection, or by Interrupt
+	over := make(chan struct{})
+	var end error // of listen
+	go func() {   // ends with the connection, or by Interrupt
+		defer close(over)
+		end = listen(lobby)
+	}()
 	tick := time.NewTicker(h.f.o.Wait)
 	defer tick.Stop()
 	for {
 		select {
-		case err := <-done:
+		case <-over:
 			conn.CloseNow()
-			return nil, err
+			return nil, end
 		case err := <-g.evict:
 			code := ws.StatusPolicy
 			if errors.Is(err, ErrDraining) {
 				code = ws.StatusGoingAway
 			}
 			_ = conn.Close(code, err.Error()) // it has gone or not, the worker has been told
-			<-done
+			<-over
 			return nil, err
 		case s := <-g.claim:
-			l, err := pair(conn, lobby, done, s)
+			l, err := pair(conn, lobby, s, func() error {
+				<-over
+				return end
+			})
 			if err != nil {
 				conn.CloseNow()
 				s.worker <- leg{}
@@ -142,7 +149,7 @@ func (h *Hub) host(g *guest, conn *ws.Conn) (*session, error) {
 		h.mu.Unlock()
 		if err := sayText(conn, f); err != nil {
 			conn.CloseNow()
-			<-done
+			<-over
 			return nil, err
 		}
 	}
@@ -157,12 +164,13 @@ func listen(lobby *ws.Lobby) error {
 	}
 }
 
-// pair says "paired", the hub's last frame, and takes the connection off the lobby.
-func pair(conn *ws.Conn, lobby *ws.Lobby, done chan error, s *session) (leg, error) {
+// pair says "paired", the hub's last frame, and takes the connection off the lobby. end waits for what
+// ended listen.
+func pair(conn *ws.Conn, lobby *ws.Lobby, s *session, end func() error) (leg, error) {
 	if err := lobby.Interrupt(); err != nil {
 		return leg{}, err
 	}
-	if err := <-done; !errors.Is(err, os.ErrDeadlineExceeded) {
+	if err := end(); !errors.Is(err, os.ErrDeadlineExceeded) {
 		return leg{}, err
 	}
 	if err := sayText(conn, lobbyFrame{Type: framePaired, Session: s.ID, Grant: &s.grant}); err != nil {

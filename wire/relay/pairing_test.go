@@ -42,15 +42,19 @@ func (r *rig) wait(w WorkerConfig) (*said, chan error, context.CancelFunc) {
 	s := &said{}
 	w.Waiting = s.add
 	ctx, cancel := context.WithCancel(within(r.t))
-	done := make(chan error, 1)
+	done, over := make(chan error, 1), make(chan struct{})
 	go func() {
+		defer close(over)
 		p, err := DialWorker(ctx, w)
 		if err == nil {
 			r.later(p.Conn)
 		}
 		done <- err
 	}()
-	r.t.Cleanup(cancel)
+	r.t.Cleanup(func() {
+		cancel()
+		<-over
+	})
 	return s, done, cancel
 }
 

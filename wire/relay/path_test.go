@@ -3,6 +3,7 @@ package relay
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -10,8 +11,9 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 
-	"github.com/gobwas/ws"
+	"kvasir/wire/seal"
 )
 
 func TestBytesAreEqualOnEveryPath(t *testing.T) {
@@ -68,12 +70,54 @@ func glue(mark string, extra []byte) func(context.Context, string, string) (net.
 	}
 }
 
+// The inner session is end to end, over what DialWorker and Accept return.
+func TestInnerSessionRunsOverAPairing(t *testing.T) {
+	r := newRig(t, rigConfig{hubTLS: true, gateTLS: true})
+	b := r.backbone(r.gateAt, nil)
+	w := r.worker(r.gateAt)
+	p, a := r.join(b, w)
+	ctx := within(t)
+	type result struct {
+		nc  net.Conn
+		err error
+	}
+	got := make(chan result, 1)
+	go func() {
+		nc, err := seal.Client(ctx, p.Conn, seal.ClientConfig{Self: w.Key, Root: root.Public(), Paired: p.Grant, Now: time.Now})
+		got <- result{nc, err}
+	}()
+	inner, err := seal.Server(ctx, a.Conn, seal.ServerConfig{Self: b.c.Key, Root: root.Public(), Paired: a.Worker})
+	worker := <-got
+	if err := errors.Join(err, worker.err); err != nil {
+		t.Fatal(err)
+	}
+	exchange(t, worker.nc, inner, 3, 50)
+}
+
+// frame returns a binary frame of RFC 6455, up to 65,535 bytes long.
+func frame(p []byte, masked bool) []byte {
+	f := []byte{0x82, byte(len(p))}
+	if len(p) > 125 {
+		f = binary.BigEndian.AppendUint16([]byte{0x82, 126}, uint16(len(p)))
+	}
+	if !masked {
+		return append(f, p...)
+	}
+	key := [4]byte{1, 2, 3, 4}
+	f[1] |= 0x80
+	f = append(f, key[:]...)
+	for i, b := range p {
+		f = append(f, b^key[i%4])
+	}
+	return f
+}
+
 // Frames that are glued to the upgrade request get lost in many relays.
 func TestEarlyFramesAreDelivered(t *testing.T) {
 	r := newRig(t, rigConfig{})
 	early := []byte("from the backbone, before it knows that the hub has said yes")
 	b := r.backbone(r.gateAt, func(c *BackboneConfig) {
-		c.Dialer.NetDial = glue(sessionProtocol, ws.MustCompileFrame(ws.NewBinaryFrame(early)))
+		c.Dialer.NetDial = glue(sessionProtocol, frame(early, false))
 	})
 	random := rand.New(rand.NewPCG(1, 2))
 	for i := range 200 {
@@ -82,8 +126,7 @@ func TestEarlyFramesAreDelivered(t *testing.T) {
 			want[j] = byte(i + j)
 		}
 		cut := random.IntN(len(want))
-		frames := append(ws.MustCompileFrame(ws.MaskFrame(ws.NewBinaryFrame(want[:cut]))),
-			ws.MustCompileFrame(ws.MaskFrame(ws.NewBinaryFrame(want[cut:])))...)
+		frames := append(frame(want[:cut], true), frame(want[cut:], true)...)
 		w := r.worker(r.gateAt)
 		w.Dialer.NetDial = glue("Kvasir-Signature", frames)
 		p, a := r.join(b, w)
@@ -101,7 +144,7 @@ func TestEarlyFramesAreDelivered(t *testing.T) {
 func TestEarlyFramesAreBounded(t *testing.T) {
 	r := newRig(t, rigConfig{limits: quick})
 	w := r.worker(r.gateAt)
-	w.Dialer.NetDial = glue("Kvasir-Signature", ws.MustCompileFrame(ws.MaskFrame(ws.NewBinaryFrame(make([]byte, keepEarly+1)))))
+	w.Dialer.NetDial = glue("Kvasir-Signature", frame(make([]byte, keepEarly+1), true))
 	if _, err := DialWorker(within(t), w); err == nil {
 		t.Error("the worker was paired")
 	}
