@@ -71,7 +71,7 @@ func TestHandlerRefuses(t *testing.T) {
 	}
 	must(t, h.Close())
 	w := httptest.NewRecorder()
-	handler.ServeHTTP(w, httptest.NewRequest("GET", "/?after=0&limit=1", nil))
+	handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/?after=0&limit=1", nil))
 	if w.Code != 500 || strings.Contains(w.Body.String(), os.TempDir()) {
 		t.Errorf("closed: %d, %s", w.Code, w.Body)
 	}

@@ -138,3 +138,23 @@ func TestCancelledWorkLeavesNothing(t *testing.T) {
 	poll(t, w, feed)
 	wantPending(t, w, s.workers, perPick)
 }
+
+// A command reads the wallets while the gateway writes them.
+func TestFileIsSharedByProcesses(t *testing.T) {
+	s := newSwarm(t, 1)
+	path := temp(t)
+	gateway := openWallet(t, path, s)
+	r := s.reporter(1, 0)
+	feed := s.entries(next(t, r, 1), next(t, r, 2))
+	poll(t, gateway, feed[:1])
+	gateway.file.step = func(string) {
+		reader, err := OpenWallet(t.Context(), path, s.root.Public(), nil)
+		must(t, err)
+		_, err = reader.Balances(t.Context())
+		must(t, err)
+		must(t, reader.Close())
+	}
+	poll(t, gateway, feed)
+	gateway.file.step = nil
+	wantPending(t, gateway, s.workers, 3*perPick)
+}

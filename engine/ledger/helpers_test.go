@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if path := os.Getenv(childPath); path != "" {
-		os.Exit(child(path))
+		os.Exit(child(path)) //nolint:forbidigo // TestMain ends the process
 	}
 	goleak.VerifyTestMain(m)
 }

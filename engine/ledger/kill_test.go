@@ -75,14 +75,22 @@ func TestGatewayProcessKilledLosesAndDoublesNothing(t *testing.T) {
 		gateway.Env = append(os.Environ(), childPath+"="+path, childURL+"="+feed.URL, childRoot+"="+s.root.Public().String())
 		gateway.Stderr = os.Stderr
 		must(t, gateway.Start())
+		ended := make(chan error, 1)
+		go func() { ended <- gateway.Wait() }()
 		for range 1 + random.IntN(6) {
-			<-requests
+			select {
+			case <-requests:
+			case err := <-ended:
+				t.Fatalf("the gateway ended by itself: %v", err)
+			}
 		}
 		for range random.IntN(3000) { // somewhere in what follows the request
 			runtime.Gosched()
 		}
 		must(t, gateway.Process.Kill())
-		_ = gateway.Wait() // killed, which is no news
+		if err := <-ended; err == nil {
+			t.Fatal("the gateway ended well, though it was killed")
+		}
 		w := openWallet(t, path, s)
 		pending(t, w, s.workers)
 		must(t, w.Close())

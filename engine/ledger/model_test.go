@@ -140,7 +140,7 @@ func (m *model) forget() {
 
 // reorder polls a feed that is in another order, by an honest or a lying hub.
 func (m *model) reorder() {
-	mixed := memory(rapid.Permutation(m.feed).Draw(m.rt, "order"))
+	mixed := rapid.Permutation(m.feed).Draw(m.rt, "order")
 	if rapid.Bool().Draw(m.rt, "honest ids") {
 		_, err := m.w.Poll(m.t.Context(), "hub", mixed)
 		if err != nil {

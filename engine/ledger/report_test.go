@@ -176,8 +176,7 @@ func TestSessionIDIsText(t *testing.T) {
 }
 
 func TestReporterMakesAChain(t *testing.T) {
-	s := newSwarm(t, 1)
-	r := s.reporter(1, 0)
+	r := newSwarm(t, 1).reporter(1, 0)
 	if signed, err := r.Report(epoch); signed != nil || err != nil {
 		t.Fatalf("said %x, %v before anything was done", signed, err)
 	}
@@ -215,7 +214,21 @@ func TestReporterMakesAChain(t *testing.T) {
 	for _, c := range []struct {
 		layer int
 		picks int64
-	}{{-1, 1}, {MaxLayers, 1}, {0, -1}, {0, int64(MaxReward) + 1}} {
+	}{{-1, 1}, {MaxLayers, 1}, {0, -1}} {
 		wantError(t, r.Count(c.layer, c.picks), ErrBadReport)
 	}
+}
+
+func TestReporterCountsNoMoreThanAReportHolds(t *testing.T) {
+	r := newSwarm(t, 1).reporter(1, 0)
+	most := int64(MaxReward / perPick)
+	must(t, r.Count(0, most-1))
+	wantError(t, r.Count(1, 2), ErrOverflow)
+	must(t, r.Count(1, 1))
+	wantError(t, r.Count(0, 1), ErrOverflow)
+	signed, err := r.Report(epoch)
+	must(t, err)
+	_, err = Verify(signed)
+	must(t, err)
+	must(t, r.Count(0, 1))
 }

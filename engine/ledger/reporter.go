@@ -13,25 +13,35 @@ import (
 type Reporter struct {
 	key  seal.Key
 	next Report // session, worker, hidden, and the sequence and hash for the report to come
+	most int64  // picks that one report may have
 
 	mu     sync.Mutex
 	picks  [MaxLayers]int64 // not yet in a report
+	sum    int64            // of picks
 	signed []byte           // the last report, while nobody has confirmed it
 }
 
 // NewReporter returns a reporter for a session with a worker, on rows of hidden values.
 func NewReporter(key seal.Key, session SessionID, worker seal.PublicKey, hidden int) *Reporter {
-	return &Reporter{key: key, next: Report{Session: session, Sequence: 1, Worker: worker, Hidden: hidden}}
+	return &Reporter{
+		key:  key,
+		next: Report{Session: session, Sequence: 1, Worker: worker, Hidden: hidden},
+		most: int64(MaxReward) / Rate / BytesPerValue / int64(max(hidden, 1)),
+	}
 }
 
 // Count adds picks that the worker has answered.
 func (r *Reporter) Count(layer int, picks int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if layer < 0 || layer >= MaxLayers || picks < 0 || picks > int64(MaxReward)-r.picks[layer] {
+	if layer < 0 || layer >= MaxLayers || picks < 0 {
 		return fmt.Errorf("%w: %d picks of layer %d", ErrBadReport, picks, layer)
 	}
+	if picks > r.most-r.sum {
+		return fmt.Errorf("%w: %d picks of layer %d after %d", ErrOverflow, picks, layer, r.sum)
+	}
 	r.picks[layer] += picks
+	r.sum += picks
 	return nil
 }
 
@@ -58,7 +68,7 @@ func (r *Reporter) Report(now time.Time) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.signed, r.picks = signed, [MaxLayers]int64{}
+	r.signed, r.picks, r.sum = signed, [MaxLayers]int64{}, 0
 	r.next.Sequence++
 	r.next.Before = HashOf(signed)
 	return signed, nil

@@ -174,7 +174,7 @@ func TestVerifyFindsWhatIsWrong(t *testing.T) {
 		{"worker", "UPDATE reports SET worker = backbone WHERE id = 2", ErrUnbalanced},
 		{"report gone", "DELETE FROM entries WHERE report = 1; DELETE FROM reports WHERE id = 1; UPDATE accounts SET balance = (SELECT sum(nkvr) FROM entries WHERE account = accounts.id)", ErrUnbalanced},
 		{"report changed", "UPDATE reports SET signed = zeroblob(length(signed)) WHERE id = 2", ErrUnbalanced},
-		{"key damaged", "UPDATE reports SET worker = 'x' || substr(worker, 2) WHERE id = 2", ErrDamaged},
+		{"key damaged", "UPDATE reports SET worker = '*' || substr(worker, 2) WHERE id = 2", ErrDamaged},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newSwarm(t, 1)
@@ -243,6 +243,23 @@ func TestPollsAtTheSameTimeCreditOnce(t *testing.T) {
 	wg.Wait()
 	must(t, errors.Join(errs...))
 	wantPending(t, w, s.workers, 20*perPick)
+}
+
+// A page that was asked for before another poll moved the watermark is dropped: to enter it would pass
+// by what lies between.
+func TestPageIsDroppedWhenTheWatermarkHasMoved(t *testing.T) {
+	s := newSwarm(t, 2)
+	w := openWallet(t, temp(t), s)
+	feed := s.entries(next(t, s.reporter(1, 0), 1), next(t, s.reporter(2, 1), 1))
+	poll(t, w, feed[:1])
+	wantError(t, w.rewind(t.Context(), "hub", 1, 0), ErrFeedBack)
+	var sum Polled
+	must(t, w.take(t.Context(), "hub", 1, feed[1:], &sum))
+	if at, err := w.watermark(t.Context(), "hub"); at != 0 || sum != (Polled{}) || err != nil {
+		t.Fatalf("watermark %d, %+v, %v", at, sum, err)
+	}
+	poll(t, w, feed)
+	wantPending(t, w, s.workers, perPick, perPick)
 }
 
 // A process that is killed leaves its files as they are at that moment. So the files are copied at
