@@ -207,11 +207,15 @@ func (e *Engine) Context() int { return e.model.Context }
 // Hidden is how many values a row has.
 func (e *Engine) Hidden() int { return e.model.Hidden }
 
+// Message is a turn of a conversation.
+type Message = chat.Message
+
 // Request asks for a continuation.
 type Request struct {
-	Prompt string
-	Chat   bool // the prompt is a user's turn: put it into the model's chat template
-	Tokens int  // generate at most so many
+	Prompt   string
+	Chat     bool      // the prompt is a user's turn: put it into the model's chat template
+	Messages []Message // a conversation, in the place of Prompt
+	Tokens   int       // generate at most so many
 }
 
 // Result is what came of a request.
@@ -282,7 +286,11 @@ func (e *Engine) Generate(ctx context.Context, r Request, emit func(piece string
 
 // encode checks a request and returns its tokens.
 func (e *Engine) encode(r Request) ([]int32, error) {
-	if r.Prompt == "" {
+	turns := r.Messages
+	if turns == nil && r.Chat {
+		turns = []Message{{Role: "user", Content: r.Prompt}}
+	}
+	if r.Prompt == "" && r.Messages == nil {
 		return nil, ErrEmptyPrompt
 	}
 	if r.Tokens < 1 {
@@ -292,18 +300,17 @@ func (e *Engine) encode(r Request) ([]int32, error) {
 		return nil, fmt.Errorf("the prompt is not valid UTF-8 at byte %d (0x%02x); give text in UTF-8", at, r.Prompt[at])
 	}
 	text := r.Prompt
-	if r.Chat {
+	if turns != nil {
 		var err error
-		text, err = e.template.Render([]chat.Message{{Role: "user", Content: r.Prompt}}, chat.Options{Generate: true})
-		if err != nil {
+		if text, err = e.template.Render(turns, chat.Options{Generate: true}); err != nil {
 			return nil, fmt.Errorf("chat template: %w", err)
 		}
 	}
-	ids, err := e.tokens.Encode(text, r.Chat)
+	ids, err := e.tokens.Encode(text, turns != nil)
 	if err != nil {
 		return nil, err
 	}
-	if bos, add := e.tokens.BOS(); add && !r.Chat {
+	if bos, add := e.tokens.BOS(); add && turns == nil {
 		ids = append([]int32{bos}, ids...)
 	}
 	if len(ids) >= e.model.Context {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -64,6 +65,7 @@ type SwarmConfig struct {
 	Local   moe.Experts  // computes what no worker answers; nil: calls wait for a worker
 	Wait    time.Duration
 
+	Refuse func(seal.Proof) error   // why a worker is not wanted; may be nil
 	Joined func(WorkerStats)        // may be nil
 	Left   func(WorkerStats, error) // may be nil
 	Log    *slog.Logger
@@ -91,6 +93,8 @@ type Swarm struct {
 type attached struct {
 	id      string
 	key     seal.PublicKey
+	hub     string
+	drain   context.CancelCauseFunc // sends the worker away
 	session *link.Session
 	lane    *batcher.Lane
 	member  *batcher.Member
@@ -113,20 +117,23 @@ func NewSwarm(c SwarmConfig) (*Swarm, error) {
 	if c.Place == nil {
 		c.Place = ByLayer(c.Model.Layers, c.Model.PerLayer)
 	}
-	b, err := relay.NewBackbone(relay.BackboneConfig{
-		Key: c.Key, Grant: c.Grant, Root: c.Root, Hubs: c.Hubs,
-		Want: relay.Want{Model: fmt.Sprintf("%x", c.Model.Hash), Workers: c.Workers},
-		Log:  c.Log, Dialer: c.Dialer,
-	})
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, end := context.WithCancelCause(context.Background())
 	s := &Swarm{
-		c: c, backbone: b, cancel: cancel,
+		c: c, cancel: func() { end(errEnding) },
 		dispatcher: batcher.NewDispatcher(batcher.Options{Local: c.Local, Wait: c.Wait}),
 		failed:     make(chan struct{}),
 		changed:    make(chan struct{}),
+	}
+	var err error
+	s.backbone, err = relay.NewBackbone(relay.BackboneConfig{
+		Key: c.Key, Grant: c.Grant, Root: c.Root, Hubs: c.Hubs,
+		Want:   relay.Want{Model: fmt.Sprintf("%x", c.Model.Hash), Workers: c.Workers},
+		Refuse: c.Refuse, Drain: s.drain,
+		Log: c.Log, Dialer: c.Dialer,
+	})
+	if err != nil {
+		end(err)
+		return nil, err
 	}
 	s.wg.Go(func() { s.accept(ctx) })
 	return s, nil
@@ -172,7 +179,9 @@ func (s *Swarm) attach(ctx context.Context, a *relay.Accepted) error {
 		_ = session.Close()
 		return err
 	}
-	w := &attached{id: a.Worker.Key.Short(), key: a.Worker.Key, session: session, lane: lane}
+	ctx, drain := context.WithCancelCause(ctx)
+	defer drain(nil)
+	w := &attached{id: a.Worker.Key.Short(), key: a.Worker.Key, hub: a.Hub, drain: drain, session: session, lane: lane}
 	s.join(w)
 	if s.c.Joined != nil {
 		s.c.Joined(w.stats())
@@ -185,7 +194,7 @@ func (s *Swarm) attach(ctx context.Context, a *relay.Accepted) error {
 	if ctx.Err() != nil {
 		// In order: the worker is told, and what is under way is finished.
 		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		err = session.Drain(drain, wire.GoAway{Reason: wire.Stopping, Text: []byte("the backbone ends")})
+		err = session.Drain(drain, wire.GoAway{Reason: wire.Stopping, Text: []byte(context.Cause(ctx).Error())})
 		cancel()
 	} else {
 		<-session.Done()
@@ -203,6 +212,33 @@ func (s *Swarm) attach(ctx context.Context, a *relay.Accepted) error {
 		s.c.Left(last, err)
 	}
 	return nil
+}
+
+// Causes of sending a worker away, which it is told.
+var (
+	errEnding  = errors.New("the backbone ends")
+	errHubEnds = errors.New("the hub ends")
+)
+
+// drain sends the workers of a hub away, which will end after n.
+func (s *Swarm) drain(hub string, _ time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range s.present {
+		if w.hub == hub {
+			w.drain(errHubEnds)
+		}
+	}
+}
+
+// Failed is closed when no hub can be had any more, and Err says why.
+func (s *Swarm) Failed() <-chan struct{} { return s.failed }
+
+// Err returns why no hub can be had any more, once Failed is closed.
+func (s *Swarm) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
 }
 
 // join gives the worker its share, and the others theirs anew.
@@ -244,9 +280,7 @@ func (s *Swarm) WaitFor(ctx context.Context, n int) error {
 		select {
 		case <-changed:
 		case <-s.failed:
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			return s.err
+			return s.Err()
 		case <-ctx.Done():
 			return fmt.Errorf("%d of %d workers have come: %w", have, n, context.Cause(ctx))
 		}
