@@ -1,0 +1,67 @@
+// Package bench measures paths that cross the floors: what a user would see, on real sockets, with the
+// network in between emulated by bench/wan. Numbers of one package alone are in that package's own
+// benchmarks.
+//
+// A scenario is a struct of settings with a Run. Dispatch is the one there is: one layer of experts, in
+// batches of growing size, computed here and on workers behind gateway and hub.
+//
+// What holds for every figure:
+//
+//  1. It was measured by the run that prints it, and what was not measured is absent, never 0.
+//  2. Ways that are compared take turns, round by round, so that a machine that slows down slows all
+//     of them; a figure is the median of its rounds.
+//  3. What came back is compared with what was computed here, bit for bit, every time.
+//  4. An emulated delay is never counted as computing, and what the emulation really delivered is
+//     measured beside it.
+package bench
+
+import "context"
+
+// Scenario is something to measure.
+type Scenario interface {
+	// Check returns an error, wrapping ErrSettings, that names the first setting out of its limits.
+	Check() error
+	// Run measures. When ctx ends it returns what is finished together with ctx's error.
+	Run(ctx context.Context, o Observer) (*Report, error)
+}
+
+// About is a line of a list of scenarios.
+type About struct {
+	Name string `json:"name"`
+	Text string `json:"text"`
+}
+
+// Scenarios lists what there is to run.
+func Scenarios() []About {
+	return []About{
+		{DispatchName, "one layer of experts in batches of growing size: here, and on workers behind gateway and hub"},
+	}
+}
+
+// Observer is told what happens during a run, on the goroutine of Run. Its fields may be nil.
+type Observer struct {
+	// Begin is called once, before anything is measured. Results is still empty.
+	Begin func(*Report)
+	// Progress says how much of the run is done, 0 to 1, and what is done now.
+	Progress func(done float64, doing string)
+	// Row is called for every result when it is final.
+	Row func(Result)
+}
+
+func (o Observer) begin(r *Report) {
+	if o.Begin != nil {
+		o.Begin(r)
+	}
+}
+
+func (o Observer) progress(done float64, doing string) {
+	if o.Progress != nil {
+		o.Progress(done, doing)
+	}
+}
+
+func (o Observer) row(r Result) {
+	if o.Row != nil {
+		o.Row(r)
+	}
+}

@@ -1,0 +1,273 @@
+package bench
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"time"
+
+	"kvasir/engine/experts"
+	"kvasir/engine/worker"
+	"kvasir/internal/machine"
+	"kvasir/internal/moe"
+	"kvasir/kernels/quant"
+	"kvasir/kernels/ref"
+)
+
+// DispatchName is the name of the scenario Dispatch.
+const DispatchName = "dispatch"
+
+// ErrSettings: a setting is out of its limits, or does not go with another.
+var ErrSettings = errors.New("bench: bad setting")
+
+// Limits of settings.
+const (
+	workersMax = 64
+	rttMax     = 10 * time.Second
+	repeatMax  = 10_000
+	ffnMax     = 1 << 16
+	budgetMin  = time.Second
+	budgetMax  = 24 * time.Hour
+)
+
+// kernel is what computes the experts: the definition of the arithmetic itself.
+const kernel = "portable"
+
+// Dispatch measures one layer of experts with random weights in batches of 1, 2, 4 … rows: computed here
+// by a function call, by workers behind gateway and hub at 0 ms, and by the same at a round trip. One
+// batch is under way at a time.
+type Dispatch struct {
+	Experts, TopK int
+	Hidden, FFN   int
+	Batch         int           // the largest
+	RTT           time.Duration // between workers and gateway; 0: the path at 0 ms only
+	Workers       int
+	Repeat        int           // rounds of every batch; 0: as many as Budget allows
+	Budget        time.Duration // for the whole run
+	Seed          uint64        // of weights, rows and picks
+
+	wrap func(moe.Experts) moe.Experts // of the workers' executors, for tests
+}
+
+// DefaultDispatch is one layer of Qwen3.5-122B-A10B.
+func DefaultDispatch() Dispatch {
+	return Dispatch{
+		Experts: 256, TopK: 8, Hidden: 3072, FFN: 1024, Batch: 512,
+		RTT: 13 * time.Millisecond, Workers: 1, Budget: 110 * time.Second, Seed: 1,
+	}
+}
+
+// QuickDispatch is a small layer that takes seconds. What it tells of a large one is how the parts work
+// together, not how quick they are.
+func QuickDispatch() Dispatch {
+	d := DefaultDispatch()
+	d.Experts, d.Hidden, d.FFN, d.Batch, d.Budget = 16, 1024, 256, 64, 10*time.Second
+	return d
+}
+
+// Name says what the layer is, in words.
+func (d Dispatch) Name() string {
+	name := "one layer"
+	if x := DefaultDispatch(); d.Experts == x.Experts && d.TopK == x.TopK && d.Hidden == x.Hidden && d.FFN == x.FFN {
+		name += " of Qwen3.5-122B-A10B"
+	}
+	return fmt.Sprintf("%s: %d experts, top-%d, hidden %d, FFN %d, %s", name, d.Experts, d.TopK, d.Hidden, d.FFN, quant.Q4K)
+}
+
+func (d Dispatch) shape() experts.SyntheticShape {
+	return experts.SyntheticShape{Hidden: d.Hidden, FFN: d.FFN, Experts: d.Experts, Format: quant.Q4K}
+}
+
+// Check returns an error, wrapping ErrSettings, that names the flag to change.
+func (d Dispatch) Check() error {
+	for _, s := range []struct {
+		name           string
+		value, lo, top int
+	}{
+		{"experts", d.Experts, 1, moe.MaxExperts},
+		{"topk", d.TopK, 1, moe.MaxTopK},
+		{"hidden", d.Hidden, 256, moe.MaxHidden},
+		{"ffn", d.FFN, 256, ffnMax},
+		{"batch", d.Batch, 1, moe.MaxRows},
+		{"workers", d.Workers, 1, workersMax},
+		{"repeat", d.Repeat, 0, repeatMax},
+	} {
+		if s.value < s.lo || s.value > s.top {
+			return fmt.Errorf("%w: --%s %d, want %d to %d", ErrSettings, s.name, s.value, s.lo, s.top)
+		}
+	}
+	switch {
+	case d.TopK > d.Experts:
+		return fmt.Errorf("%w: --topk %d of %d experts; lower --topk or raise --experts", ErrSettings, d.TopK, d.Experts)
+	case d.Workers > d.Experts:
+		return fmt.Errorf("%w: --workers %d for %d experts; lower --workers", ErrSettings, d.Workers, d.Experts)
+	case d.Hidden%256 != 0:
+		return fmt.Errorf("%w: --hidden %d, want a multiple of 256, the block of %s", ErrSettings, d.Hidden, quant.Q4K)
+	case d.FFN%256 != 0:
+		return fmt.Errorf("%w: --ffn %d, want a multiple of 256, the block of %s", ErrSettings, d.FFN, quant.Q4K)
+	case d.RTT < 0 || d.RTT > rttMax:
+		return fmt.Errorf("%w: --rtt %v, want 0 to %v", ErrSettings, d.RTT, rttMax)
+	case d.Budget < budgetMin || d.Budget > budgetMax:
+		return fmt.Errorf("%w: --budget %v, want %v to %v", ErrSettings, d.Budget, budgetMin, budgetMax)
+	}
+	return nil
+}
+
+// checkMemory refuses what this machine has no room for.
+func (d Dispatch) checkMemory(weights int, available uint64) error {
+	// The answers to the largest batch, as 8-byte sums: a pair for each of the goroutines that compute and
+	// of the pieces on the way; and the program itself.
+	need := uint64(weights) + uint64(d.Batch)*uint64(d.Hidden)*8*16 + 128<<20
+	if available > 0 && need > available {
+		return fmt.Errorf("%w: a layer of %d experts needs %.1f GB of memory, %.1f GB are available; lower --experts, or use --quick",
+			ErrSettings, d.Experts, float64(need)/1e9, float64(available)/1e9)
+	}
+	return nil
+}
+
+// Run measures. Results come in the order of batches, those of one batch in the order local, 0 ms, round
+// trip.
+func (d Dispatch) Run(ctx context.Context, o Observer) (*Report, error) {
+	if err := d.Check(); err != nil {
+		return nil, err
+	}
+	weights, err := d.shape().Bytes()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrSettings, err)
+	}
+	if err := d.checkMemory(weights, machine.Read().Available); err != nil {
+		return nil, err
+	}
+	threads := runtime.GOMAXPROCS(0)
+	r := &dispatchRun{d: d, o: o, start: time.Now(), schedule: schedule{
+		batches: batchesUpTo(d.Batch), repeat: d.Repeat, budget: d.Budget,
+	}}
+	r.report = Report{Machine: ReadMachine(), Results: []Result{}, Settings: Settings{
+		Scenario: DispatchName, Experts: d.Experts, TopK: d.TopK, Hidden: d.Hidden, FFN: d.FFN,
+		Quant: quant.Q4K.String(), Seed: d.Seed, Weights: weights, Kernel: kernel, Threads: threads,
+		Workers: d.Workers, RTT: milliseconds(d.RTT), Budget: d.Budget.Seconds(), Repeat: d.Repeat,
+		Batches: []int{}, Rounds: []int{},
+	}}
+	if d.Repeat > 0 {
+		r.report.Settings.Budget = 0
+	}
+	o.begin(&r.report)
+	defer r.close()
+	if err := r.setUp(ctx, threads); err != nil {
+		return &r.report, err
+	}
+	err = r.measure(ctx)
+	if r.pinger != nil {
+		r.report.Settings.Got = r.pinger.pings()
+	}
+	return &r.report, err
+}
+
+// dispatchRun is a Run under way. One goroutine owns it.
+type dispatchRun struct {
+	d        Dispatch
+	o        Observer
+	report   Report
+	schedule schedule
+	start    time.Time
+
+	ways   []*way // in the order of results
+	pinger *pinger
+	procs  int // GOMAXPROCS as it was; 0: not changed
+
+	rows, batch *moe.Batch // all rows, and the first of them
+	want, got   moe.Partials
+}
+
+func (r *dispatchRun) elapsed() time.Duration { return time.Since(r.start) }
+
+func (r *dispatchRun) setUp(ctx context.Context, threads int) error {
+	d := r.d
+	r.o.progress(0, "making the weights")
+	store, err := experts.Synthetic(d.shape(), d.Seed)
+	if err != nil {
+		return err
+	}
+	if r.rows, err = d.makeRows(store.RowFormat(0)); err != nil {
+		return err
+	}
+	if r.batch, err = moe.NewBatch(r.rows.Shape, d.Batch, d.Batch*d.TopK); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	x := experts.NewLocal(store) // computes with as many goroutines as there are processors now
+
+	// What has slept must find a processor of the runtime at once: with one for each goroutine that
+	// computes, the emulated path would be up to 10 ms late.
+	r.procs = runtime.GOMAXPROCS(threads + 2)
+	r.ways = append(r.ways, &way{kind: local, x: x})
+	r.o.progress(0, "starting gateways, hubs and workers")
+	c := swarmConfig{kind: near, workers: d.Workers, wrap: d.wrap, model: worker.Model{
+		Experts: x, Layers: 1, PerLayer: d.Experts, Hidden: d.Hidden,
+		Hash: d.hash(), Profile: experts.HashProfile(ref.DefaultProfile(1)),
+	}}
+	for _, rtt := range slices.Compact([]time.Duration{0, d.RTT}) {
+		if c.rtt = rtt; rtt > 0 {
+			c.kind = far
+		}
+		w, err := newSwarmWay(ctx, c)
+		if err != nil {
+			return err
+		}
+		r.ways = append(r.ways, w)
+	}
+	if d.RTT > 0 {
+		r.pinger, err = startPinger(ctx, r.ways[len(r.ways)-1].links[0])
+	}
+	return err
+}
+
+// hash names the random model: whoever has the same shape and seed has the same weights.
+func (d Dispatch) hash() [32]byte {
+	return sha256.Sum256(fmt.Appendf(nil, "kvasir synthetic layer %d %d %d %s %d", d.Experts, d.Hidden, d.FFN, quant.Q4K, d.Seed))
+}
+
+func (r *dispatchRun) close() {
+	if r.pinger != nil {
+		r.pinger.close()
+	}
+	for _, w := range r.ways {
+		w.close()
+	}
+	if r.procs > 0 {
+		runtime.GOMAXPROCS(r.procs)
+	}
+}
+
+// makeRows returns the largest batch: normally distributed values, quantised, and for each row distinct
+// experts, all equally likely.
+func (d Dispatch) makeRows(format moe.RowFormat) (*moe.Batch, error) {
+	b, err := moe.NewBatch(moe.Shape{Hidden: d.Hidden, Format: format}, d.Batch, d.Batch*d.TopK)
+	if err != nil {
+		return nil, err
+	}
+	rng := rand.New(rand.NewPCG(d.Seed, 0))
+	x := make([]float32, d.Hidden)
+	expert, weight := make([]uint16, d.TopK), make([]float32, d.TopK)
+	for range d.Batch {
+		for i, e := range rng.Perm(d.Experts)[:d.TopK] {
+			expert[i] = uint16(e)
+			// Gate weights of a row add up to 1, the first being the largest.
+			weight[i] = 2 * float32(d.TopK-i) / float32(d.TopK*(d.TopK+1))
+		}
+		for i := range x {
+			x[i] = float32(rng.NormFloat64())
+		}
+		row := b.Row(b.Grow(expert, weight))
+		if status, at := ref.QuantizeRow(row, x); status != moe.OK {
+			return nil, fmt.Errorf("value %d of a row is %v: %s", at, x[at], status)
+		}
+	}
+	return b, nil
+}

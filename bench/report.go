@@ -1,0 +1,149 @@
+package bench
+
+import (
+	"math"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"kvasir/internal/machine"
+)
+
+// Report is what a run has measured, and on what. As JSON it is what docs/bench-json.md tells.
+type Report struct {
+	Machine  Machine  `json:"machine"`
+	Settings Settings `json:"settings"`
+	Results  []Result `json:"results"`
+}
+
+// Machine is the computer and the build that the figures belong to. They are compared with those of the
+// same machine only.
+type Machine struct {
+	CPU      string   `json:"cpu"`
+	Cores    int      `json:"cores"`
+	Features []string `json:"features"`
+	Go       string   `json:"go"`
+	Commit   string   `json:"commit,omitempty"` // "+" at its end: with changes since; go run records none
+}
+
+// ReadMachine describes this computer and this build.
+func ReadMachine() Machine {
+	f := machine.Read()
+	m := Machine{CPU: f.CPU, Cores: f.Cores, Features: f.Features, Go: runtime.Version()}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		m.Commit = commit(info.Settings)
+	}
+	return m
+}
+
+// commit returns what the build has recorded.
+func commit(settings []debug.BuildSetting) string {
+	var revision, changed string
+	for _, s := range settings {
+		switch {
+		case s.Key == "vcs.revision":
+			revision = s.Value
+		case s.Key == "vcs.modified" && s.Value == "true":
+			changed = "+"
+		}
+	}
+	if revision == "" {
+		return ""
+	}
+	return revision + changed
+}
+
+// Settings are what was run, defaults filled in, and how it went.
+type Settings struct {
+	Scenario string  `json:"scenario"`
+	Experts  int     `json:"experts"`
+	TopK     int     `json:"topk"`
+	Hidden   int     `json:"hidden"`
+	FFN      int     `json:"ffn"`
+	Quant    string  `json:"quant"`
+	Seed     uint64  `json:"seed"`
+	Weights  int     `json:"weight_bytes"`
+	Kernel   string  `json:"kernel"`
+	Threads  int     `json:"threads"` // goroutines that compute one batch
+	Workers  int     `json:"workers"`
+	RTT      float64 `json:"rtt_ms"`            // asked of the emulated path
+	Got      *Pings  `json:"rtt_got,omitempty"` // what it delivered
+	Budget   float64 `json:"budget_s,omitempty"`
+	Repeat   int     `json:"repeat,omitempty"` // rounds of every batch; absent: as the budget allows
+	Batches  []int   `json:"batches"`          // those measured
+	Rounds   []int   `json:"rounds"`           // of each of them
+	LeftOut  []int   `json:"left_out,omitempty"`
+}
+
+// Pings are round trips of single bytes over the emulated path, during the run.
+type Pings struct {
+	Median float64 `json:"median_ms"`
+	P95    float64 `json:"p95_ms"`
+	Count  int     `json:"count"`
+}
+
+// Result is one row of the table: one batch size on one way.
+type Result struct {
+	Scenario    string   `json:"scenario"`
+	Batch       int      `json:"batch"`
+	Workers     int      `json:"workers,omitempty"` // absent: computed here, without network
+	RTT         *float64 `json:"rtt_ms,omitempty"`  // asked of the emulated path; absent: no network
+	Pipelined   *bool    `json:"pipelined,omitempty"`
+	TokensPerS  float64  `json:"tokens_per_s"`
+	Ms          float64  `json:"ms_per_dispatch"`
+	XVsBatch1   float64  `json:"x_vs_batch_1,omitempty"`
+	RTTOverhead *float64 `json:"rtt_overhead_pct,omitempty"`
+	BytesOut    float64  `json:"bytes_out_per_row,omitempty"`
+	BytesBack   float64  `json:"bytes_back_per_row,omitempty"`
+	Identical   *bool    `json:"identical,omitempty"`
+
+	times []time.Duration // of its rounds, ascending
+}
+
+// find returns the result of a batch on a way; nil when there is none.
+func (r *Report) find(batch int, k kind) *Result {
+	for i := range r.Results {
+		if x := &r.Results[i]; x.Batch == batch && x.kind() == k {
+			return x
+		}
+	}
+	return nil
+}
+
+// kind is how a batch gets to the experts.
+type kind uint8
+
+const (
+	local kind = iota // a function call
+	near              // over the path at 0 ms
+	far               // over the path at the round trip that was asked for
+)
+
+func (r *Result) kind() kind {
+	switch {
+	case r.RTT == nil:
+		return local
+	case *r.RTT == 0:
+		return near
+	}
+	return far
+}
+
+func median(sorted []time.Duration) time.Duration {
+	n := len(sorted)
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+}
+
+// milliseconds keeps microseconds: finer digits say nothing.
+func milliseconds(d time.Duration) float64 { return round(float64(d) / float64(time.Millisecond)) }
+
+// round keeps three decimals.
+func round(v float64) float64 { return math.Round(v*1000) / 1000 }
+
+// sorted returns the times of rounds in ascending order.
+func sorted(times []time.Duration) []time.Duration {
+	s := slices.Clone(times)
+	slices.Sort(s)
+	return s
+}

@@ -1,0 +1,197 @@
+package bench
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// enough is the share of the best rate from which on a batch counts as large enough.
+const enough = 0.9
+
+// Words says in three lines what the figures mean: what bounds a dispatch, what batch is enough, and what
+// the round trip costs. All of it is computed from the results; with none there are no words.
+func (r *Report) Words() []string {
+	if len(r.Results) == 0 {
+		return nil
+	}
+	return []string{r.bound(), r.enough(), r.cost()}
+}
+
+// path is the way that the words are about.
+func (r *Report) path() kind {
+	if r.Settings.RTT > 0 {
+		return far
+	}
+	return near
+}
+
+// bound says which part of a dispatch takes longest, at the largest batch.
+func (r *Report) bound() string {
+	n := r.Results[len(r.Results)-1].Batch
+	l, z, f := r.find(n, local), r.find(n, near), r.find(n, r.path())
+	compute, path := l.Ms, max(0, z.Ms-l.Ms)
+	trip := max(0, f.Ms-z.Ms)
+	share := func(ms float64) string { return percent(100 * ms / f.Ms) }
+
+	text := fmt.Sprintf("At batch %d the experts compute for %s of the %s ms of a dispatch (%s)", n,
+		digits(compute), digits(f.Ms), share(compute))
+	if separate(l, z) {
+		text += fmt.Sprintf(", the path at 0 ms adds %s", share(path))
+	} else {
+		text += ", the path at 0 ms adds less than this run can tell"
+	}
+	if f.kind() == far {
+		if separate(z, f) {
+			text += fmt.Sprintf(", the round trip %s", share(trip))
+		} else {
+			text += ", the round trip less than this run can tell"
+		}
+	}
+	switch {
+	case compute >= path && compute >= trip:
+		return "Computing is the bound. " + text + "."
+	case path >= trip:
+		return "The path itself is the bound: framing, both TLS layers, relaying. " + text + "."
+	}
+	return "The round trip is the bound. " + text + "."
+}
+
+// enough names the smallest batch that comes near the best rate.
+func (r *Report) enough() string {
+	var list []*Result
+	for i := range r.Results {
+		if x := &r.Results[i]; x.kind() == r.path() {
+			list = append(list, x)
+		}
+	}
+	if len(list) == 1 {
+		return "One batch size was measured: what batch is enough takes more of them (--batch)."
+	}
+	best := slices.MaxFunc(list, func(a, b *Result) int { return compare(a.TokensPerS, b.TokensPerS) })
+	i := slices.IndexFunc(list, func(x *Result) bool { return x.TokensPerS >= enough*best.TokensPerS })
+	x := list[i]
+	if i == len(list)-1 {
+		before := list[i-1]
+		return fmt.Sprintf("No batch measured is large enough: at %s batch %d gives %s tokens/s, %.2f x those of batch %d; try a larger --batch.",
+			pathName(*x.RTT), x.Batch, digits(x.TokensPerS), x.TokensPerS/before.TokensPerS, before.Batch)
+	}
+	if x == best {
+		return fmt.Sprintf("Batch %d is enough: at %s it gives %s tokens/s, the most that was measured.",
+			x.Batch, pathName(*x.RTT), digits(x.TokensPerS))
+	}
+	return fmt.Sprintf("Batch %d is enough: at %s it gives %s tokens/s, %s of the best, which is %s at batch %d.",
+		x.Batch, pathName(*x.RTT), digits(x.TokensPerS), percent(100*x.TokensPerS/best.TokensPerS),
+		digits(best.TokensPerS), best.Batch)
+}
+
+func compare(a, b float64) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+// cost says what the round trip costs at the smallest and at the largest batch.
+func (r *Report) cost() string {
+	if r.path() != far {
+		return "No round trip was asked for (--rtt), so this run does not tell what one costs."
+	}
+	text := fmt.Sprintf("A round trip of %s costs %s", pathName(r.Settings.RTT), r.costAt(r.Results[0].Batch))
+	if last := r.Results[len(r.Results)-1].Batch; last != r.Results[0].Batch {
+		text += " and " + r.costAt(last)
+	}
+	got := r.Settings.Got
+	if got == nil {
+		return text + "."
+	}
+	text += fmt.Sprintf("; the emulated path delivered %.1f ms (median of %d pings, 95 %% below %.1f ms).",
+		got.Median, got.Count, got.P95)
+	if off := got.Median - r.Settings.RTT; off > tolerance(r.Settings.RTT) || off < -tolerance(r.Settings.RTT) {
+		text += " That is not what was asked for: this machine is too busy to emulate a network beside the computing, and the run is best repeated."
+	}
+	return text
+}
+
+// tolerance is how far the delivered round trip may be from the one asked for, in milliseconds.
+func tolerance(ms float64) float64 { return max(0.5, 0.03*ms) }
+
+func (r *Report) costAt(batch int) string {
+	z, f := r.find(batch, near), r.find(batch, far)
+	switch {
+	case len(f.times) < 2:
+		return fmt.Sprintf("%s at batch %d (one round)", percent(*f.RTTOverhead), batch)
+	case !separate(z, f):
+		return fmt.Sprintf("less than this run can tell at batch %d, where times of the same work differ by up to %s", batch,
+			percent(100*max(spread(z), spread(f))))
+	}
+	return fmt.Sprintf("%s at batch %d", percent(*f.RTTOverhead), batch)
+}
+
+// separate reports whether the slower way was slower in every round than the other in any: else the
+// difference of their medians may be chance.
+func separate(fast, slow *Result) bool {
+	return fast.times[len(fast.times)-1] < slow.times[0]
+}
+
+// spread is how much the rounds differ, as a part of their median.
+func spread(r *Result) float64 {
+	n := len(r.times)
+	return float64(r.times[n-1]-r.times[0]) / float64(median(r.times))
+}
+
+// percent writes a share: 0.4 %, 98 %.
+func percent(v float64) string {
+	if v < 9.95 && v > -9.95 {
+		return strconv.FormatFloat(v, 'f', 1, 64) + " %"
+	}
+	return strconv.FormatFloat(v, 'f', 0, 64) + " %"
+}
+
+// Remarks says what has to be known beside the table: how often was measured, and what was not.
+func (r *Report) Remarks() []string {
+	s := &r.Settings
+	if len(s.Rounds) == 0 {
+		return nil
+	}
+	lines := []string{fmt.Sprintf("Medians of %s a batch; local, 0 ms and %s took turns.", rounds(s.Rounds), pathName(s.RTT))}
+	if s.RTT == 0 {
+		lines[0] = fmt.Sprintf("Medians of %s a batch; local and 0 ms took turns.", rounds(s.Rounds))
+	}
+	if len(s.LeftOut) > 0 {
+		var list []string
+		for _, n := range s.LeftOut {
+			list = append(list, strconv.Itoa(n))
+		}
+		lines = append(lines, fmt.Sprintf("Left out: batch %s, for which %v were too short on this machine (--budget).",
+			strings.Join(list, ", "), time.Duration(s.Budget*float64(time.Second))))
+	}
+	return lines
+}
+
+func rounds(list []int) string {
+	lo, hi := slices.Min(list), slices.Max(list)
+	switch {
+	case hi == 1:
+		return "1 round"
+	case lo == hi:
+		return fmt.Sprintf("%d rounds", hi)
+	}
+	return fmt.Sprintf("%d to %d rounds", lo, hi)
+}
+
+// Different returns the batches whose answers from workers were not those computed here.
+func (r *Report) Different() []int {
+	var list []int
+	for _, x := range r.Results {
+		if x.Identical != nil && !*x.Identical {
+			list = append(list, x.Batch)
+		}
+	}
+	return slices.Compact(list)
+}

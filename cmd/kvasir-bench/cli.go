@@ -1,0 +1,205 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"kvasir/bench"
+)
+
+// cli is the grammar of the command line.
+type cli struct {
+	Batch   number   `help:"Largest batch; 1, 2, 4 … up to it are measured (default 512, with --quick 64)." placeholder:"N"`
+	RTT     duration `name:"rtt" help:"Emulated round trip between workers and gateway (default 13ms)." placeholder:"TIME"`
+	Workers number   `help:"Workers behind the gateway (default 1)." placeholder:"N"`
+	Quick   bool     `help:"A small layer and small batches: done within 15 s."`
+	JSON    bool     `name:"json" help:"Print one JSON object; docs/bench-json.md describes it."`
+	Repeat  number   `help:"Rounds of every batch (default: as many as --budget allows)." placeholder:"N"`
+	Budget  duration `help:"Time for the whole run (default 1m50s, with --quick 10s)." placeholder:"TIME"`
+	Experts number   `help:"Experts of the layer (default 256, with --quick 16)." placeholder:"N"`
+	TopK    number   `name:"topk" help:"Experts a row (default 8)." placeholder:"N"`
+	Hidden  number   `help:"Values a row (default 3072, with --quick 1024)." placeholder:"N"`
+	FFN     number   `name:"ffn" help:"Values between gate and down (default 1024, with --quick 256)." placeholder:"N"`
+	Seed    number   `help:"Of weights, rows and picks (default 1)." placeholder:"N"`
+	Usage   helpFlag `name:"help" help:"Print help." short:"h"`
+
+	Scenario string `arg:"" optional:"" default:"dispatch" help:"What to measure, or list: dispatch."`
+}
+
+// Help is printed by kvasir-bench --help.
+func (cli) Help() string {
+	return `The layer has the dimensions of Qwen3.5-122B-A10B and random weights. Every batch is computed here, then by workers behind a gateway and a hub at 0 ms, then at --rtt, in turns; every answer is compared with the local one, bit for bit.
+
+Every flag has an environment variable: KVASIR_BATCH is that of --batch.
+
+Examples:
+
+    kvasir-bench --batch 512
+    kvasir-bench --quick --rtt 80ms
+    kvasir-bench --json dispatch > figures.json
+    kvasir-bench list`
+}
+
+// number is a whole number of 0 or more that may be left out. Its limits are those of the setting.
+type number struct {
+	n     int
+	given bool
+}
+
+// UnmarshalText reads a number, wherever it comes from.
+func (n *number) UnmarshalText(text []byte) error {
+	v, err := strconv.ParseInt(string(text), 10, 32)
+	if err != nil {
+		return fmt.Errorf("want a whole number, got %q", text)
+	}
+	n.n, n.given = int(v), true
+	return nil
+}
+
+// or sets dst where the number is given.
+func (n number) or(dst *int) {
+	if n.given {
+		*dst = n.n
+	}
+}
+
+// duration is a time that may be left out.
+type duration struct {
+	d     time.Duration
+	given bool
+}
+
+// UnmarshalText reads a duration, wherever it comes from.
+func (d *duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	if err != nil {
+		return fmt.Errorf("want a time such as 13ms or 2m, got %q", text)
+	}
+	d.d, d.given = v, true
+	return nil
+}
+
+func (d duration) or(dst *time.Duration) {
+	if d.given {
+		*dst = d.d
+	}
+}
+
+// dispatch makes settings of flags.
+func (c *cli) dispatch() bench.Dispatch {
+	d := bench.DefaultDispatch()
+	if c.Quick {
+		d = bench.QuickDispatch()
+	}
+	c.Batch.or(&d.Batch)
+	c.RTT.or(&d.RTT)
+	c.Workers.or(&d.Workers)
+	c.Repeat.or(&d.Repeat)
+	c.Budget.or(&d.Budget)
+	c.Experts.or(&d.Experts)
+	c.TopK.or(&d.TopK)
+	c.Hidden.or(&d.Hidden)
+	c.FFN.or(&d.FFN)
+	if c.Seed.given {
+		d.Seed = uint64(c.Seed.n)
+	}
+	return d
+}
+
+// helpFlag prints the help, whatever else is on the command line.
+type helpFlag bool
+
+// BeforeReset is called by kong before it looks at any value.
+func (helpFlag) BeforeReset(ctx *kong.Context) error {
+	if err := ctx.PrintUsage(false); err != nil {
+		return err
+	}
+	return errHelp
+}
+
+var errHelp = errors.New("help was printed")
+
+// usageError is a command line or an environment variable that is wrong.
+type usageError struct{ text string }
+
+func (e *usageError) Error() string { return e.text }
+
+func usagef(format string, args ...any) error {
+	return &usageError{fmt.Sprintf(format, args...)}
+}
+
+// variable is the environment variable of a flag.
+func variable(flag string) string {
+	return "KVASIR_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// sink remembers the first error of a write: kong drops those of its help.
+type sink struct {
+	w   io.Writer
+	err error
+}
+
+// Write implements io.Writer.
+func (s *sink) Write(p []byte) (int, error) {
+	n, err := s.w.Write(p)
+	if s.err == nil {
+		s.err = err
+	}
+	return n, err
+}
+
+// parse reads a command line. After errHelp the help has been printed.
+func parse(args []string, stdout io.Writer, getenv func(string) string) (*cli, error) {
+	c := &cli{}
+	out := &sink{w: stdout}
+	k, err := kong.New(c,
+		kong.Name("kvasir-bench"),
+		kong.Description("Measures what batches of rows cost, here and over a network."),
+		kong.NoDefaultHelp(),
+		kong.Writers(out, io.Discard),
+		kong.Exit(func(int) { panic("BUG: kong must not end the process") }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: bench.Columns}),
+		kong.Resolvers(kong.ResolverFunc(func(_ *kong.Context, _ *kong.Path, f *kong.Flag) (any, error) {
+			if v := getenv(variable(f.Name)); v != "" && f.Name != "help" {
+				return v, nil
+			}
+			return nil, nil // kong's word for: not here
+		})),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("internal error: command line grammar: %w", err)
+	}
+	_, err = k.Parse(args)
+	switch {
+	case out.err != nil:
+		return nil, fmt.Errorf("writing standard output: %w", out.err)
+	case errors.Is(err, errHelp):
+		return nil, errHelp
+	case err != nil:
+		return nil, explain(err)
+	}
+	return c, nil
+}
+
+// explain turns an error of the parser into one line that names what to do.
+func explain(err error) error {
+	text := err.Error()
+	if flag, rest, ok := strings.Cut(text, ": expected "); ok {
+		text = flag + " needs a value"
+		if _, got, _ := strings.Cut(rest, `but got "`); strings.HasPrefix(got, "-") {
+			got, _, _ = strings.Cut(got, `"`)
+			text += ", and " + got + " is a flag"
+		}
+	} else if arg, ok := strings.CutPrefix(text, "unexpected argument "); ok {
+		text = fmt.Sprintf("%q is one argument too many", arg)
+	} else if flag, _, ok := strings.Cut(text, ": bool value must be "); ok {
+		text = flag + ": want true or false"
+	}
+	return usagef("%s", text)
+}
