@@ -156,7 +156,12 @@ func TestMeterCountsEveryByte(t *testing.T) {
 	var k keeper
 	b := r.backbone(r.hubAt, func(c *BackboneConfig) { c.Dialer.NetDial = k.dial })
 	for seed := range uint64(3) {
-		p, a := r.pair(b, r.gateAt)
+		w, early := r.worker(r.gateAt), make([]byte, 1000)
+		w.Dialer.NetDial = glue("Kvasir-Signature", frame(early, true))
+		p, a := r.join(b, w)
+		if _, err := io.ReadFull(a.Conn, early); err != nil {
+			t.Fatal(err)
+		}
 		exchange(t, p.Conn, a.Conn, seed, 100)
 		done := make(chan error)
 		go func() { done <- p.Conn.Close() }()
