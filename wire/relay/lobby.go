@@ -173,7 +173,7 @@ func pair(conn *ws.Conn, lobby *ws.Lobby, s *session, end func() error) (leg, er
 	if err := end(); !errors.Is(err, os.ErrDeadlineExceeded) {
 		return leg{}, err
 	}
-	if err := sayText(conn, lobbyFrame{Type: framePaired, Session: s.ID, Grant: &s.grant}); err != nil {
+	if err := sayText(conn, lobbyFrame{Type: framePaired, Session: s.ID, Grant: &s.Backbone}); err != nil {
 		return leg{}, err
 	}
 	nc, rest, err := lobby.Detach()

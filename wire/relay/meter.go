@@ -13,8 +13,8 @@ type Session struct {
 	ID       string
 	Worker   seal.PublicKey
 	Token    seal.TokenID // that the worker has shown
-	Backbone seal.PublicKey
-	Model    string // that the backbone serves
+	Backbone seal.Grant   // its key, and that the root has granted it
+	Model    string       // that the backbone serves
 	Began    time.Time
 }
 

@@ -24,7 +24,6 @@ type desk struct {
 // A session is a pairing: offered to a backbone, then claimed by it, then live.
 type session struct {
 	Session
-	grant  seal.Grant // of the backbone
 	guest  *guest
 	desk   *desk
 	timer  *time.Timer   // takes the offer back
@@ -98,7 +97,7 @@ func (h *Hub) match() {
 	}
 	used := map[seal.PublicKey]int{}
 	for _, s := range h.sessions {
-		used[s.Backbone]++
+		used[s.Backbone.Key]++
 	}
 	for _, g := range h.waiting {
 		if g.session != nil || g.gone {
@@ -146,8 +145,8 @@ func (h *Hub) choose(g *guest, used map[seal.PublicKey]int) (*desk, string) {
 }
 
 func (h *Hub) offer(g *guest, d *desk) {
-	s := &session{Session: Session{ID: newID(), Worker: g.proof.Key, Token: g.proof.Token.ID, Backbone: d.grant.Key,
-		Model: d.want.Model}, grant: d.grant, guest: g, desk: d, worker: make(chan leg, 1), done: make(chan struct{})}
+	s := &session{Session: Session{ID: newID(), Worker: g.proof.Key, Token: g.proof.Token.ID, Backbone: d.grant,
+		Model: d.want.Model}, guest: g, desk: d, worker: make(chan leg, 1), done: make(chan struct{})}
 	g.session = s
 	h.sessions[s.ID] = s
 	d.talk.send(message{Type: msgOffer, Session: s.ID, Worker: &g.proof, Model: g.model, Nonce: h.door.Nonces.New()})
@@ -161,7 +160,7 @@ func (h *Hub) late(s *session) {
 	if s.claimed || h.sessions[s.ID] != s {
 		return
 	}
-	h.f.tally.refuse("offer", s.Backbone.Short(), errors.New("the backbone has not taken an offer in time"))
+	h.f.tally.refuse("offer", s.Backbone.Key.Short(), errors.New("the backbone has not taken an offer in time"))
 	h.withdraw(s, "too late")
 	if i := slices.Index(h.desks, s.desk); i >= 0 {
 		h.desks = append(slices.Delete(h.desks, i, i+1), s.desk)
@@ -319,7 +318,7 @@ func (h *Hub) claim(id string, key seal.PublicKey) (*session, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := h.sessions[id]
-	if s == nil || s.claimed || s.Backbone != key {
+	if s == nil || s.claimed || s.Backbone.Key != key {
 		return nil, gone("the offer does not stand any more")
 	}
 	s.timer.Stop()
@@ -331,7 +330,7 @@ func (h *Hub) claim(id string, key seal.PublicKey) (*session, error) {
 // run copies and meters.
 func (h *Hub) run(s *session, worker, backbone leg) {
 	h.f.tally.add("paired", 1)
-	h.f.log.Info("paired", "session", s.ID, "worker", s.Worker.Short(), "backbone", s.Backbone.Short())
+	h.f.log.Info("paired", "session", s.ID, "worker", s.Worker.Short(), "backbone", s.Backbone.Key.Short())
 	m := &metered{m: h.c.Meter, s: s.Session}
 	m.m.Begin(s.Session)
 	up, down, err := splice(worker, backbone, h.f.o, m.count)
