@@ -144,7 +144,12 @@ func (a *app) measure(ctx context.Context, c *cli) error {
 	if err != nil {
 		return err
 	}
-	if bad := report.Different(); len(bad) > 0 {
+	return verdict(report)
+}
+
+// verdict fails a run whose workers gave other bits than this machine.
+func verdict(r *bench.Report) error {
+	if bad := r.Different(); len(bad) > 0 {
 		return fmt.Errorf("workers' answers differ from those computed here, first at batch %d; run kvasir doctor", bad[0])
 	}
 	return nil
