@@ -16,6 +16,10 @@ import (
 	"kvasir/wire/seal"
 )
 
+// ErrOtherModel: the backbones of the hub serve another model than this worker has.
+var ErrOtherModel = errors.New("worker: no backbone serves the model that this worker has; give the model " +
+	"file that is served, and the same profile beside it")
+
 // Model is what a worker computes: an executor, and what it says of itself, so that a backbone of another
 // model is refused and never served wrong.
 type Model struct {
@@ -56,6 +60,15 @@ type Config struct {
 func Run(ctx context.Context, c Config) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
+	waiting := c.Waiting
+	c.Waiting = func(reason string) {
+		if reason == relay.OtherModel {
+			stop(ErrOtherModel)
+		}
+		if waiting != nil {
+			waiting(reason)
+		}
+	}
 	err := relay.Keep(ctx, c.Backoff, func(ctx context.Context) error {
 		err := c.session(ctx)
 		if errors.Is(err, link.ErrRefused) || errors.Is(err, seal.ErrRefused) {

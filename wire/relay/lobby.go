@@ -116,6 +116,7 @@ func (h *Hub) host(g *guest, conn *ws.Conn) (*session, error) {
 	}()
 	tick := time.NewTicker(h.f.o.Wait)
 	defer tick.Stop()
+	said := ""
 	for {
 		select {
 		case <-over:
@@ -147,6 +148,10 @@ func (h *Hub) host(g *guest, conn *ws.Conn) (*session, error) {
 		h.mu.Lock()
 		f := lobbyFrame{Type: frameWait, Reason: g.reason}
 		h.mu.Unlock()
+		if f.Reason != said {
+			said = f.Reason
+			h.f.log.Info("worker waits", "worker", g.proof.Key.Short(), "why", said)
+		}
 		if err := sayText(conn, f); err != nil {
 			conn.CloseNow()
 			<-over

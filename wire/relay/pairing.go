@@ -114,6 +114,10 @@ func (h *Hub) match() {
 	}
 }
 
+// OtherModel is the reason of a worker that waits because all backbones that are there serve another
+// model than it has.
+const OtherModel = "no backbone serves the model that this worker has"
+
 // choose returns a desk for a worker, or why there is none.
 func (h *Hub) choose(g *guest, used map[seal.PublicKey]int) (*desk, string) {
 	var full, other, declined, full0 int
@@ -137,7 +141,7 @@ func (h *Hub) choose(g *guest, used map[seal.PublicKey]int) (*desk, string) {
 	case full > 0:
 		return nil, fmt.Sprintf("the backbones have all the workers they want (%d)", full0)
 	case other > 0:
-		return nil, "no backbone serves the model that this worker has"
+		return nil, OtherModel
 	case declined > 0:
 		return nil, "the backbones do not want this worker"
 	}
