@@ -179,6 +179,15 @@ func (o *GatewayOptions) identity() (seal.Key, seal.Grant, error) {
 	return key, g, err
 }
 
+// LoadCertificate reads a certificate with its chain and its key, in PEM.
+func LoadCertificate(cert, key string) (tls.Certificate, error) {
+	c, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return c, fmt.Errorf("certificate %s with key %s: %w", cert, key, err)
+	}
+	return c, nil
+}
+
 // Run serves until ctx ends, and then returns nil.
 func (n *GatewayNode) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, n.Close)

@@ -60,6 +60,9 @@ type ServeNode struct {
 
 // NewServeNode opens a model, listens, and begins to take workers. Run is to follow.
 func NewServeNode(o ServeOptions) (*ServeNode, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
 	n := &ServeNode{}
 	if err := n.start(o); err != nil {
 		n.close()
@@ -90,6 +93,7 @@ func (n *ServeNode) start(o ServeOptions) (err error) {
 			return err
 		}
 		e = e.With(n.swarm.Experts())
+		o.Log.Info("experts are computed here until a worker joins")
 	}
 	n.handler = serve.New(generator{e}, serve.Options{Model: e.Name(), Log: o.Log})
 	return nil
@@ -97,7 +101,13 @@ func (n *ServeNode) start(o ServeOptions) (err error) {
 
 // identity returns who this backbone is, and the root key where that is here.
 func (o *ServeOptions) identity() (c SwarmConfig, root seal.Key, err error) {
-	c = SwarmConfig{Workers: o.Workers, Log: o.Log, Dialer: relay.Dialer{Now: o.Now}, Refuse: o.refuse}
+	c = SwarmConfig{
+		Workers: o.Workers, Log: o.Log, Dialer: relay.Dialer{Now: o.Now}, Refuse: o.refuse,
+		Joined: func(w WorkerStats) { o.Log.Info("worker joined", "worker", w.ID) },
+		Left: func(w WorkerStats, err error) {
+			o.Log.Info("worker left; others, or this machine, compute its experts", "worker", w.ID, "picks", w.Picks, "why", err)
+		},
+	}
 	for _, h := range o.Hubs {
 		c.Hubs = append(c.Hubs, relay.Target{Address: "wss://" + h.Addr, Hub: h.ID})
 	}

@@ -19,8 +19,9 @@ type cli struct {
 	Verbose bool     `help:"Print statistics also where standard error is not a terminal." short:"v" group:"every"`
 	Usage   helpFlag `name:"help" help:"Print help." short:"h" group:"every"`
 
-	Demo    demoCmd    `cmd:"" help:"Run a whole swarm on this machine and compare it with local experts."`
-	Run     runCmd     `cmd:"" help:"Continue a text, or answer a question with --chat."`
+	Demo demoCmd `cmd:"" help:"Run a whole swarm on this machine and compare it with local experts."`
+	Run  runCmd  `cmd:"" help:"Continue a text, or answer a question with --chat."`
+	swarmCommands
 	Model   modelCmd   `cmd:"" help:"Look into model files and measure them."`
 	Doctor  doctorCmd  `cmd:"" help:"Check this machine and this build, and say what to do."`
 	Version versionCmd `cmd:"" help:"Print the version."`
@@ -233,8 +234,11 @@ func explainFlag(root *kong.Application, node *kong.Node, name string) string {
 	case len(holders) > 0 && node == root.Node:
 		return fmt.Sprintf("flag %s stands behind its command: kvasir %s %s", name, holders[0], name)
 	case len(holders) > 0:
-		return fmt.Sprintf("%s has no flag %s; %s has it", node.Path(), name,
-			strings.Join(holders, " and "))
+		has := "has"
+		if len(holders) > 1 {
+			has = "have"
+		}
+		return fmt.Sprintf("%s has no flag %s; %s %s it", node.Path(), name, strings.Join(holders, " and "), has)
 	}
 	near := ""
 	if len(bare) > 1 {

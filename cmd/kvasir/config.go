@@ -181,8 +181,10 @@ func shown(v settingValue) string {
 		return "the built-in kvasir-tiny"
 	case "text":
 		return "the built-in text"
+	case "config":
+		return "none found"
 	}
-	return "none found"
+	return "none"
 }
 
 // spaced writes "model.inspect" as it is typed.

@@ -93,7 +93,7 @@ func (a *app) run(ctx context.Context, args []string) error {
 	case err != nil:
 		return explain(a.model.Model, err)
 	}
-	a.log = newLogger(a.stderr, c.Log)
+	a.log = newLogger(a.stderr, logLevelFor(parsed, c.Log))
 	slog.SetDefault(a.log)
 	a.log.Debug("command", "name", parsed.Command(), "home", a.settings.home,
 		"settings_file", a.settings.file)

@@ -199,7 +199,7 @@ func expandHome(path string) string {
 
 // strangers lists variables that look like settings and are none, each with the nearest that is.
 func (s *settings) strangers(root *kong.Application) []stranger {
-	known := []string{"KVASIR_KERNEL"}
+	known := []string{"KVASIR_KERNEL", clockVariable}
 	for _, group := range flagsByCommand(root) {
 		for _, f := range group.flags {
 			known = append(known, variable(f.Name))
