@@ -3,10 +3,13 @@ package engine
 import (
 	"context"
 	"net"
+	"os"
 	"slices"
 	"time"
 
+	"kvasir/engine/ledger"
 	"kvasir/internal/moe"
+	"kvasir/wire/seal"
 )
 
 // DemoConfig is for Demo.
@@ -27,6 +30,7 @@ type DemoResult struct {
 	Identical     bool  // tokens and final logits, bit for bit
 	Picks         int64 // that the rows of all layers had
 	Workers       []WorkerStats
+	Balances      map[seal.PublicKey]ledger.Balance // in the gateway's wallet, by worker
 }
 
 // Demo generates once with every routed expert of every layer on workers, in a Loopback swarm without a
@@ -37,9 +41,16 @@ func (e *Engine) Demo(ctx context.Context, c DemoConfig, emit func(piece string)
 	if _, err := e.encode(c.Request); err != nil { // before anything is started
 		return d, err
 	}
+	home, err := os.MkdirTemp("", "kvasir-demo-")
+	if err != nil {
+		return d, err
+	}
+	defer func() { _ = os.RemoveAll(home) }() // it is the system's temporary folder
 	start, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	l, err := NewLoopback(start, LoopbackConfig{Model: e.Model(), Workers: c.Workers, Dial: c.Dial, Wrap: c.Wrap})
+	l, err := NewLoopback(start, LoopbackConfig{
+		Model: e.Model(), Workers: c.Workers, Home: home, Dial: c.Dial, Wrap: c.Wrap,
+	})
 	if err != nil {
 		return d, err
 	}
@@ -51,10 +62,31 @@ func (e *Engine) Demo(ctx context.Context, c DemoConfig, emit func(piece string)
 		return d, err
 	}
 	d.Workers = l.Swarm.Workers()
+	if d.Balances, err = l.settle(ctx); err != nil {
+		return d, err
+	}
 	if d.Local, err = e.Generate(ctx, c.Request, func(string) error { return nil }); err != nil {
 		return d, err
 	}
 	d.Identical = slices.Equal(d.Remote.Tokens, d.Local.Tokens) && sameBits(d.Remote.Logits, d.Local.Logits)
 	d.Picks = int64(d.Remote.Rows) * int64(e.model.Layers*e.model.TopK)
 	return d, nil
+}
+
+// settle ends the workers' sessions, so that their last work is reported, has the gateway read the hub's
+// ledger, and returns what each worker has earned.
+func (l *Loopback) settle(ctx context.Context) (map[seal.PublicKey]ledger.Balance, error) {
+	l.Swarm.Close()
+	if _, err := l.PollWallet(ctx); err != nil {
+		return nil, err
+	}
+	list, err := l.Wallet.Balances(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := map[seal.PublicKey]ledger.Balance{}
+	for _, b := range list {
+		all[b.Worker] = b
+	}
+	return all, nil
 }

@@ -204,9 +204,6 @@ func (e *Engine) Name() string { return e.name }
 // Context is how many tokens a sequence may have, prompt and answer together.
 func (e *Engine) Context() int { return e.model.Context }
 
-// Hidden is how many values a row has.
-func (e *Engine) Hidden() int { return e.model.Hidden }
-
 // Message is a turn of a conversation.
 type Message = chat.Message
 

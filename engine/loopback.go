@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
+	"path/filepath"
 	"sync"
 	"time"
 
+	"kvasir/engine/ledger"
 	"kvasir/engine/worker"
 	"kvasir/internal/moe"
 	"kvasir/wire/relay"
@@ -22,6 +25,9 @@ type LoopbackConfig struct {
 	Place   Placement
 	Local   moe.Experts // the backbone's fallback; nil: none
 	Wait    time.Duration
+
+	// Home, if set, is a folder for the hub's ledger and the gateway's wallet.
+	Home string
 
 	// Dial replaces the way from worker i to the gateway, for instance by an emulated wide-area path.
 	Dial func(i int) func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -37,7 +43,10 @@ type Loopback struct {
 	Swarm   *Swarm
 	Gateway *relay.Gateway
 	Hub     *relay.Hub
+	Books   *ledger.Hub    // nil without LoopbackConfig.Home
+	Wallet  *ledger.Wallet // likewise; PollWallet fills it
 
+	client    *relay.HubClient // of the gateway, for the ledger's feed
 	listeners []net.Listener
 	workers   []func() // ends worker i
 	wg        sync.WaitGroup
@@ -63,13 +72,28 @@ func (l *Loopback) start(ctx context.Context, c LoopbackConfig) error {
 	grant := func(role seal.Role, k seal.Key) (seal.Grant, error) {
 		return seal.SignGrant(root, seal.Grant{Role: role, Key: k.Public(), Issued: now})
 	}
-	hubAddr, err := l.startHub(relay.HubConfig{Key: hubKey, Root: root.Public(), Log: c.Log})
+	hub := relay.HubConfig{Key: hubKey, Root: root.Public(), Log: c.Log}
+	if c.Home != "" {
+		if err := l.openBooks(ctx, c, root.Public()); err != nil {
+			return err
+		}
+		keepBooks(&hub, l.Books)
+	}
+	hubAddr, err := l.startHub(hub)
 	if err != nil {
 		return err
 	}
 	gatewayGrant, err := grant(seal.Gateway, gatewayKey)
 	if err != nil {
 		return err
+	}
+	if c.Home != "" {
+		l.client, err = relay.NewHubClient(relay.HubClientConfig{
+			Address: "https://" + hubAddr, Hub: l.Hub.ID(), Root: root.Public(), Key: gatewayKey, Grant: gatewayGrant,
+		})
+		if err != nil {
+			return err
+		}
 	}
 	gatewayAddr, err := l.startGateway(relay.GatewayConfig{
 		Routes: []relay.Route{{Hub: l.Hub.ID(), Addr: hubAddr, TLS: true}},
@@ -104,6 +128,20 @@ func (l *Loopback) start(ctx context.Context, c LoopbackConfig) error {
 		return errors.Join(err, l.err)
 	}
 	return nil
+}
+
+func (l *Loopback) openBooks(ctx context.Context, c LoopbackConfig, root seal.PublicKey) (err error) {
+	if l.Books, err = ledger.OpenHub(ctx, filepath.Join(c.Home, "hub.db"), c.Log); err != nil {
+		return err
+	}
+	l.Wallet, err = ledger.OpenWallet(ctx, filepath.Join(c.Home, "wallet.db"), root, c.Log)
+	return err
+}
+
+// PollWallet has the gateway read the hub's ledger and credit what it finds.
+func (l *Loopback) PollWallet(ctx context.Context) (ledger.Polled, error) {
+	feed := &ledger.Client{URL: "https://hub/ledger", HTTP: &http.Client{Transport: l.client}}
+	return l.Wallet.Poll(ctx, l.Hub.ID(), feed)
 }
 
 func (l *Loopback) listen() (net.Listener, string, error) {
@@ -189,4 +227,13 @@ func (l *Loopback) Close() {
 		_ = n.Close() // a listener that served is closed already
 	}
 	l.wg.Wait()
+	if l.client != nil {
+		l.client.Close()
+	}
+	if l.Wallet != nil {
+		_ = l.Wallet.Close() // what it confirmed is on the disk
+	}
+	if l.Books != nil {
+		_ = l.Books.Close() // likewise
+	}
 }

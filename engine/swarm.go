@@ -103,6 +103,7 @@ type attached struct {
 // WorkerStats is what a worker has done.
 type WorkerStats struct {
 	ID         string // first characters of its key
+	Key        seal.PublicKey
 	Session    string
 	Dispatches int64
 	Rows       int64
@@ -183,6 +184,11 @@ func (s *Swarm) attach(ctx context.Context, a *relay.Accepted) error {
 	defer drain(nil)
 	w := &attached{id: a.Worker.Key.Short(), key: a.Worker.Key, hub: a.Hub, drain: drain, session: session, lane: lane}
 	s.join(w)
+	left := make(chan struct{}) // closed when the worker's counts are final
+	var reports sync.WaitGroup
+	if a := s.newAccounts(w, a.Hub, a.Session); a != nil {
+		reports.Go(func() { a.keep(left) })
+	}
 	if s.c.Joined != nil {
 		s.c.Joined(w.stats())
 	}
@@ -203,6 +209,8 @@ func (s *Swarm) attach(ctx context.Context, a *relay.Accepted) error {
 	_ = session.Close()
 	lane.Close()
 	<-w.member.Done()
+	close(left)
+	reports.Wait()
 	last := w.stats()
 	last.Session = a.Session
 	s.mu.Lock()
@@ -301,7 +309,7 @@ func (s *Swarm) Workers() []WorkerStats {
 func (w *attached) stats() WorkerStats {
 	m, l := w.member.Stats(), w.session.Stats()
 	return WorkerStats{
-		ID: w.id, Dispatches: m.Dispatches, Rows: m.Rows, Picks: m.Picks,
+		ID: w.id, Key: w.key, Dispatches: m.Dispatches, Rows: m.Rows, Picks: m.Picks,
 		BytesOut: l.BytesOut, BytesBack: l.BytesIn, RTT: l.MinRTT,
 	}
 }
@@ -309,6 +317,6 @@ func (w *attached) stats() WorkerStats {
 // Close sends the workers away and returns when no goroutine is left.
 func (s *Swarm) Close() {
 	s.cancel()
+	s.wg.Wait() // the last reports go out over the control connections
 	s.backbone.Close()
-	s.wg.Wait()
 }

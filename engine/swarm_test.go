@@ -237,6 +237,10 @@ func TestDemoNoticesAWrongWorker(t *testing.T) {
 	picks := int64(0)
 	for _, w := range d.Workers {
 		picks += w.Picks
+		b := d.Balances[w.Key]
+		if b.Picks != w.Picks || b.Output != w.Picks*256*4 || int64(b.Pending) != 7*b.Output || b.Pending == 0 {
+			t.Errorf("worker %s computed %d picks and has in its wallet: %+v", w.ID, w.Picks, b)
+		}
 	}
 	if picks != d.Picks || picks == 0 {
 		t.Errorf("workers computed %d of %d picks", picks, d.Picks)

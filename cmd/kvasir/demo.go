@@ -10,6 +10,7 @@ import (
 
 	"kvasir/bench/wan"
 	"kvasir/engine"
+	"kvasir/engine/ledger"
 )
 
 type demoCmd struct {
@@ -54,6 +55,7 @@ type demoWorker struct {
 
 	dispatches int64
 	rtt        time.Duration
+	output     int64 // bytes of expert output
 }
 
 // Run shows the way of a token through a swarm.
@@ -101,7 +103,7 @@ func (c *demoCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	r := newDemoResult(d, e.Hidden())
+	r := newDemoResult(d)
 	if c.JSON {
 		if err := a.stdout.printJSON(r); err != nil {
 			return err
@@ -115,17 +117,14 @@ func (c *demoCmd) Run(ctx context.Context, a *app) error {
 	return nil
 }
 
-// bytesPerValue is the size of a value of expert output as it is counted for pay: float32.
-const bytesPerValue, nKVRPerByte = 4, 7
-
-func newDemoResult(d engine.DemoResult, hidden int) demoResult {
+func newDemoResult(d engine.DemoResult) demoResult {
 	r := demoResult{Text: d.Remote.Text, Tokens: len(d.Remote.Tokens), Identical: d.Identical}
 	for _, w := range d.Workers {
-		bytes := w.Picks * int64(hidden) * bytesPerValue
+		b := d.Balances[w.Key]
 		r.Workers = append(r.Workers, demoWorker{
 			ID: w.ID, Picks: w.Picks, BytesOut: w.BytesOut, BytesBack: w.BytesBack,
-			Units: float64(bytes) / 1e6, NKVR: bytes * nKVRPerByte,
-			dispatches: w.Dispatches, rtt: w.RTT,
+			Units: float64(b.Output) / ledger.UnitBytes, NKVR: int64(b.Pending),
+			dispatches: w.Dispatches, rtt: w.RTT, output: b.Output,
 		})
 		if ms := milliseconds(w.RTT); ms > 0 && (r.RTTms == 0 || ms < r.RTTms) {
 			r.RTTms = ms
@@ -154,9 +153,10 @@ func (r demoResult) print(s *screen, d engine.DemoResult) {
 	}
 	for _, w := range r.Workers {
 		t.add(w.ID, fmt.Sprint(w.dispatches), fmt.Sprint(w.Picks), size(w.BytesOut), size(w.BytesBack),
-			fmt.Sprintf("%.1f ms", milliseconds(w.rtt)), fmt.Sprintf("%.6f", w.Units), fmt.Sprint(w.NKVR))
+			fmt.Sprintf("%.1f ms", milliseconds(w.rtt)), ledger.FormatUnits(w.output), fmt.Sprint(w.NKVR))
 	}
 	t.print(s)
+	s.printf("\nunits and nKVR are those of the gateway's wallet, pending: nothing has checked the work yet\n")
 }
 
 // paths are emulated ways from workers to the gateway, one a worker.

@@ -5,7 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
-	"encoding/base32"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -279,9 +279,9 @@ func (h *Hub) busy() error {
 
 const retrySeconds = 5
 
-// newID returns 26 letters and digits that nobody guesses.
+// newID returns 32 hexadecimal digits that nobody guesses.
 func newID() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never returns an error
-	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:]))
+	return hex.EncodeToString(b[:])
 }

@@ -1,0 +1,84 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"kvasir/batcher"
+	"kvasir/engine/ledger"
+)
+
+// reportEvery is how often a backbone signs what a worker has done.
+const reportEvery = 10 * time.Second
+
+// reportLast is how long the last report of a session may take.
+const reportLast = 5 * time.Second
+
+// accounts signs the work of one worker and hands it to the worker's hub.
+type accounts struct {
+	s        *Swarm
+	w        *attached
+	hub      string
+	reporter *ledger.Reporter
+	picks    []batcher.LayerPicks
+	refused  bool // said once
+}
+
+// newAccounts returns nil for a session that no ledger knows by its id.
+func (s *Swarm) newAccounts(w *attached, hub, session string) *accounts {
+	id, err := ledger.ParseSessionID(session)
+	if err != nil {
+		return nil
+	}
+	return &accounts{s: s, w: w, hub: hub, reporter: ledger.NewReporter(s.c.Key, id, w.key, s.c.Model.Hidden)}
+}
+
+// keep reports until done is closed, and once more after it.
+func (a *accounts) keep(done <-chan struct{}) {
+	tick := time.NewTicker(reportEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			a.report(reportEvery)
+		case <-done:
+			a.report(reportLast)
+			return
+		}
+	}
+}
+
+// report hands over what has been done since the last report, and what the hub has not confirmed.
+func (a *accounts) report(limit time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	err := a.count()
+	for err == nil {
+		var signed []byte
+		if signed, err = a.reporter.Report(time.Now()); err != nil || signed == nil {
+			break
+		}
+		if err = a.s.backbone.Report(ctx, a.hub, signed); err != nil {
+			break
+		}
+		var r ledger.Report
+		if r, err = ledger.Parse(signed); err == nil {
+			a.reporter.Done(r.Sequence)
+		}
+	}
+	if err != nil && !a.refused && a.s.c.Log != nil {
+		a.refused = true
+		a.s.c.Log.Warn("work is not on the hub's ledger yet; it is reported again", "worker", a.w.id, "error", err)
+	}
+}
+
+func (a *accounts) count() error {
+	a.picks = a.w.member.Drain(a.picks[:0])
+	for _, p := range a.picks {
+		if err := a.reporter.Count(p.Layer, p.Picks); err != nil {
+			return fmt.Errorf("count picks of layer %d: %w", p.Layer, err)
+		}
+	}
+	return nil
+}
