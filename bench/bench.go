@@ -34,7 +34,7 @@ type About struct {
 // Scenarios lists what there is to run.
 func Scenarios() []About {
 	return []About{
-		{DispatchName, "one layer of experts in batches of growing size: here, and on workers behind gateway and hub"},
+		{DispatchName, "one layer of experts in growing batches: here, and on workers behind gateway and hub"},
 	}
 }
 

@@ -38,6 +38,9 @@ func (r *Report) bound() string {
 
 	text := fmt.Sprintf("At batch %d the experts compute for %s of the %s ms of a dispatch (%s)", n,
 		digits(compute), digits(f.Ms), share(compute))
+	if compute > f.Ms { // noise: a batch took longer without the network than with it
+		text = fmt.Sprintf("At batch %d the experts compute for all of the %s ms of a dispatch", n, digits(f.Ms))
+	}
 	if separate(l, z) {
 		text += fmt.Sprintf(", the path at 0 ms adds %s", share(path))
 	} else {
@@ -49,6 +52,9 @@ func (r *Report) bound() string {
 		} else {
 			text += ", the round trip less than this run can tell"
 		}
+	}
+	if len(f.times) < 2 {
+		text += ", as far as one round tells"
 	}
 	switch {
 	case compute >= path && compute >= trip:
@@ -124,6 +130,8 @@ func tolerance(ms float64) float64 { return max(0.5, 0.03*ms) }
 func (r *Report) costAt(batch int) string {
 	z, f := r.find(batch, near), r.find(batch, far)
 	switch {
+	case len(f.times) < 2 && *f.RTTOverhead < 0:
+		return fmt.Sprintf("less than one round can tell at batch %d", batch)
 	case len(f.times) < 2:
 		return fmt.Sprintf("%s at batch %d (one round)", percent(*f.RTTOverhead), batch)
 	case !separate(z, f):
@@ -134,7 +142,7 @@ func (r *Report) costAt(batch int) string {
 }
 
 // separate reports whether the slower way was slower in every round than the other in any: else the
-// difference of their medians may be chance.
+// difference of their medians may be chance. With one round of each it may be so all the same; who asks says how many there were.
 func separate(fast, slow *Result) bool {
 	return fast.times[len(fast.times)-1] < slow.times[0]
 }
@@ -168,7 +176,7 @@ func (r *Report) Remarks() []string {
 		for _, n := range s.LeftOut {
 			list = append(list, strconv.Itoa(n))
 		}
-		lines = append(lines, fmt.Sprintf("Left out: batch %s, for which %v were too short on this machine (--budget).",
+		lines = append(lines, fmt.Sprintf("Left out: batch %s, for which %v is too short on this machine (--budget).",
 			strings.Join(list, ", "), time.Duration(s.Budget*float64(time.Second))))
 	}
 	return lines
