@@ -1,0 +1,263 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"kvasir/internal/moe"
+	"kvasir/wire"
+)
+
+// jerky stalls before some of its reads and writes, for a random time below a second.
+type jerky struct {
+	net.Conn
+	mu  sync.Mutex
+	rng *rand.Rand
+}
+
+func (j *jerky) stall() {
+	j.mu.Lock()
+	d := time.Duration(0)
+	if j.rng.IntN(4) == 0 {
+		d = time.Duration(j.rng.IntN(1000)) * time.Millisecond
+	}
+	j.mu.Unlock()
+	time.Sleep(d)
+}
+
+func (j *jerky) Read(p []byte) (int, error) {
+	j.stall()
+	return j.Conn.Read(p)
+}
+
+func (j *jerky) Write(p []byte) (int, error) {
+	j.stall()
+	return j.Conn.Write(p)
+}
+
+// TestNoOrderOfEventsStopsASession searches for a deadlock: windows that hold one or two calls,
+// connections without a buffer that stall, calls that are given up, an executor that takes its time.
+// Time moves whenever everybody waits, so a session that is stuck ends by its limits, with an error.
+func TestNoOrderOfEventsStopsASession(t *testing.T) {
+	for seed := range uint64(60) {
+		synctest.Test(t, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 1))
+			a, b := net.Pipe()
+			ends := [2]net.Conn{
+				&jerky{Conn: a, rng: rand.New(rand.NewPCG(seed, 2))},
+				&jerky{Conn: b, rng: rand.New(rand.NewPCG(seed, 3))},
+			}
+			slow := fakes(func(ctx context.Context, b *moe.Batch, out *moe.Partials) error {
+				select {
+				case <-time.After(time.Duration(b.Layer) * 50 * time.Millisecond):
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+				return hashes{}.Forward(ctx, b, out)
+			})
+			wo := Options{Parallel: 1 + rng.IntN(3)}
+			wo.Hello.Calls, wo.Hello.Window = 1+rng.IntN(4), 40_000+rng.IntN(60_000)
+			bo := Options{Answers: wire.PartialsBound(300, 100) * (1 + rng.IntN(3))}
+			books := shelf{{1}: make([]byte, 300_000)}
+			bo.Slices = books.read
+			w := Worker{Experts: slow, Assign: func(ctx context.Context, _ wire.Assign, fetch SliceReader) (moe.Experts, error) {
+				_, err := fetchAll(ctx, fetch, wire.Hash{1}, 0)
+				return slow, err
+			}}
+			r := join(t, ends[0], ends[1], w, bo, wo)
+			var wg sync.WaitGroup
+			for range 30 {
+				batch := newBatch(t, rng, moe.Shape{Layer: rng.IntN(4), Hidden: 100, Format: moe.RowQ8K}, 1+rng.IntN(250))
+				limit := time.Duration(1+rng.IntN(40)) * 100 * time.Millisecond
+				given := rng.IntN(3) == 0
+				late := time.Duration(rng.IntN(20)) * time.Second
+				wg.Go(func() {
+					time.Sleep(late)
+					if !given {
+						if err := check(r.Session, batch); err != nil {
+							t.Errorf("seed %d: %v", seed, err)
+						}
+						return
+					}
+					ctx, cancel := context.WithTimeout(context.Background(), limit)
+					defer cancel()
+					out := &moe.Partials{}
+					if err := r.Forward(ctx, batch, out); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("seed %d: given up: %v", seed, err)
+					}
+					spoil(batch, out)
+				})
+			}
+			wg.Go(func() {
+				if err := r.Assign(context.Background(), []wire.Slice{{Hi: 1}}); err != nil {
+					t.Errorf("seed %d: %v", seed, err)
+				}
+			})
+			wg.Wait()
+			if err := r.Drain(context.Background(), wire.GoAway{Reason: wire.Stopping}); err != nil {
+				t.Errorf("seed %d: Drain: %v", seed, err)
+			}
+			var away *Away
+			if err := <-r.served; !errors.As(err, &away) {
+				t.Errorf("seed %d: Serve: %v", seed, err)
+			}
+			if st := r.Stats(); st.Calls != 0 || st.Jobs != 0 {
+				t.Errorf("seed %d: left over: %+v", seed, st)
+			}
+			r.stop()
+		})
+	}
+}
+
+// TestThePaceNeverStopsAndNeverLeads holds a pace against a path that delivers what it likes, when it
+// likes.
+func TestThePaceNeverStopsAndNeverLeads(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := newPace()
+		now := time.Unix(1000, 0)
+		var way []int // chunks on the way
+		var received uint64
+		for range rapid.IntRange(1, 400).Draw(t, "steps") {
+			now = now.Add(time.Duration(rapid.IntRange(0, 50_000).Draw(t, "µs")) * time.Microsecond)
+			switch rapid.IntRange(0, 3).Draw(t, "event") {
+			case 0, 1:
+				n := rapid.IntRange(17, wire.MaxChunk).Draw(t, "chunk")
+				if p.room(n) {
+					p.send(n, now)
+					way = append(way, n)
+				} else if len(way) == 0 {
+					t.Fatal("nothing is on the way, and there is no room")
+				}
+			case 2:
+				for k := rapid.IntRange(0, len(way)).Draw(t, "arrive"); k > 0; k-- {
+					received += uint64(way[0])
+					way = way[1:]
+				}
+				if err := p.ack(received, now); err != nil {
+					t.Fatal(err)
+				}
+			case 3:
+				p.tripped(time.Duration(rapid.IntRange(0, 200_000).Draw(t, "rtt")) * time.Microsecond)
+			}
+			sum := uint64(0)
+			for _, n := range way {
+				sum += uint64(n)
+			}
+			if p.unacked() < sum || p.window < paceMin || p.window > paceMax {
+				t.Fatalf("unacked %d of %d on the way, window %d", p.unacked(), sum, p.window)
+			}
+			if d := p.deadline(); d.IsZero() != (p.unacked() == 0) {
+				t.Fatalf("deadline %v with %d unacknowledged", d, p.unacked())
+			}
+		}
+	})
+}
+
+func TestAPaceRefusesFalseCredit(t *testing.T) {
+	p := newPace()
+	now := time.Unix(1000, 0)
+	p.send(1000, now)
+	if err := p.ack(1001, now); !errors.Is(err, ErrProtocol) {
+		t.Errorf("more than was sent: %v", err)
+	}
+	if err := p.ack(600, now); err != nil || p.unacked() != 400 {
+		t.Errorf("%v, %d unacknowledged", err, p.unacked())
+	}
+	if err := p.ack(599, now); !errors.Is(err, ErrProtocol) {
+		t.Errorf("less than before: %v", err)
+	}
+	if got := p.deadline(); !got.Equal(now.Add(stall)) {
+		t.Errorf("deadline %v", got)
+	}
+}
+
+func TestSlabsAreKeptWithinBounds(t *testing.T) {
+	var s slabs
+	first := s.get(5000)
+	if cap(first) != 8192 || len(first) != 5000 {
+		t.Fatalf("%d of %d bytes", len(first), cap(first))
+	}
+	s.put(first)
+	s.put(make([]byte, 100_000))
+	if b := s.get(4000); &b[0] != &first[0] {
+		t.Error("the smallest slab that holds 4000 bytes was not taken")
+	}
+	for i := range 3 * slabCount {
+		s.put(make([]byte, 1000+i))
+	}
+	if len(s.free) != slabCount || cap(s.free[0]) < 1000 {
+		t.Errorf("%d slabs are kept", len(s.free))
+	}
+	s.put(make([]byte, slabBytes+1))
+	s.put(nil)
+	s.put(make([]byte, slabBytes-100))
+	if s.held > slabBytes {
+		t.Errorf("%d bytes are kept", s.held)
+	}
+	if b := s.get(slabBytes - 200); cap(b) != slabBytes-100 {
+		t.Error("a large slab did not take the place of small ones")
+	}
+	held := 0
+	for _, b := range s.free {
+		held += cap(b)
+	}
+	if held != s.held {
+		t.Errorf("%d bytes are kept, %d counted", held, s.held)
+	}
+}
+
+func TestForwardAllocatesNothing(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	a, b := loopback(t)
+	x := fakes(func(_ context.Context, b *moe.Batch, out *moe.Partials) error {
+		out.Reset(b.Rows, b.Hidden)
+		return nil
+	})
+	r := join(t, a, b, Worker{Experts: x}, Options{}, Options{})
+	batch, out := big(t, 1), &moe.Partials{}
+	one := func() {
+		if err := r.Forward(context.Background(), batch, out); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 20 {
+		one()
+	}
+	// Both sides together: the worker makes a context (2) and a goroutine (1) for what it computes.
+	if n := testing.AllocsPerRun(100, one); n > 4 {
+		t.Errorf("a dispatch of %d rows allocates %v times on both sides together, want at most 4", batch.Rows, n)
+	}
+	_ = r.end()
+}
+
+func BenchmarkForward(b *testing.B) {
+	x := fakes(func(_ context.Context, b *moe.Batch, out *moe.Partials) error {
+		out.Reset(b.Rows, b.Hidden)
+		return nil
+	})
+	for _, rows := range []int{1, 512} {
+		b.Run(map[int]string{1: "1", 512: "512"}[rows], func(b *testing.B) {
+			p, q := loopback(b)
+			r := join(b, p, q, Worker{Experts: x}, Options{}, Options{})
+			batch, out := newBatch(b, seeded(1), moe.Shape{Hidden: 3072, Format: moe.RowQ8K}, rows), &moe.Partials{}
+			b.SetBytes(int64(wire.DispatchSize(batch.Shape, rows, len(batch.Expert))))
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := r.Forward(context.Background(), batch, out); err != nil {
+					b.Fatal(err)
+				}
+			}
+			_ = r.end()
+		})
+	}
+}
