@@ -1,0 +1,229 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// patience is how long a test waits for what must come; a loaded machine is slow.
+const patience = 45 * time.Second
+
+// process is a server under test. Its standard output begins with one JSON object; its log is watched.
+type process struct {
+	t    *testing.T
+	name string
+	cmd  *exec.Cmd
+	over chan struct{} // closed when it has ended
+	err  error         // of Wait, then
+
+	mu    sync.Mutex
+	log   []string      // lines of standard error, under mu
+	grown chan struct{} // closed and replaced when log grows, under mu
+}
+
+// launch starts a server with a home of its own and reads what it says when it is ready.
+func launch(t *testing.T, home string, ready any, args ...string) *process {
+	t.Helper()
+	return launchWith(t, home, nil, ready, args...)
+}
+
+func launchWith(t *testing.T, home string, env []string, ready any, args ...string) *process {
+	t.Helper()
+	if runtime.GOOS == "windows" {
+		t.Skip("Windows cannot send Ctrl-C to one process, which this test ends servers with")
+	}
+	p := &process{
+		t: t, name: args[0], over: make(chan struct{}), grown: make(chan struct{}),
+		cmd: call{args: append(args, "--json", "--home", home), env: env}.command(t),
+	}
+	stdout, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stderr, err := p.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		for lines := bufio.NewScanner(stderr); lines.Scan(); {
+			p.mu.Lock()
+			p.log = append(p.log, lines.Text())
+			close(p.grown)
+			p.grown = make(chan struct{})
+			p.mu.Unlock()
+		}
+	}()
+	t.Cleanup(p.kill)
+	first := json.NewDecoder(stdout).Decode(ready)
+	go func() {
+		_, _ = io.Copy(io.Discard, stdout) // nothing more is to come
+		<-watched
+		p.err = p.cmd.Wait()
+		close(p.over)
+	}()
+	if first != nil {
+		<-p.over
+		t.Fatalf("%s is not ready: %v\n%s", p.name, first, p.logged())
+	}
+	return p
+}
+
+func (p *process) logged() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return strings.Join(p.log, "\n")
+}
+
+// await waits for a line of the log that holds all texts, and returns it.
+func (p *process) await(texts ...string) string {
+	p.t.Helper()
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	seen, last := 0, false
+	for {
+		p.mu.Lock()
+		for ; seen < len(p.log); seen++ {
+			if containsAll(p.log[seen], texts) {
+				line := p.log[seen]
+				p.mu.Unlock()
+				return line
+			}
+		}
+		grown := p.grown
+		p.mu.Unlock()
+		if last {
+			p.t.Fatalf("%s does not say %q:\n%s", p.name, texts, p.logged())
+		}
+		select {
+		case <-grown:
+		case <-p.over:
+			last = true
+		case <-limit.C:
+			last = true
+		}
+	}
+}
+
+func containsAll(s string, texts []string) bool {
+	for _, text := range texts {
+		if !strings.Contains(s, text) {
+			return false
+		}
+	}
+	return true
+}
+
+// ends waits for the end and checks its status.
+func (p *process) ends(status int) {
+	p.t.Helper()
+	select {
+	case <-p.over:
+	case <-time.After(patience):
+		p.t.Fatalf("%s does not end:\n%s", p.name, p.logged())
+	}
+	if got := exitStatus(p.t, p.err); got != status {
+		p.t.Errorf("%s ends with status %d, want %d:\n%s", p.name, got, status, p.logged())
+	}
+}
+
+// stop is Ctrl-C, which must end a server in order.
+func (p *process) stop() {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
+		p.t.Fatalf("%s: %v\n%s", p.name, err, p.logged())
+	}
+	p.ends(statusDone)
+}
+
+// kill is what a power cut does.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill() // it may have ended
+	<-p.over
+}
+
+// swarm is the homes and servers of a test.
+type swarm struct {
+	t          *testing.T
+	own        string // home of the owner, with the root key
+	root       string
+	rented     string // home of the machine with hub and gateway
+	hubReady   hubReady
+	serveReady serveReady
+}
+
+func newSwarm(t *testing.T) *swarm {
+	t.Helper()
+	dir := t.TempDir()
+	s := &swarm{t: t, own: filepath.Join(dir, "own"), rented: filepath.Join(dir, "rented")}
+	var r struct{ Root string }
+	kvasir(t, "token", "root", "--json", "--home", s.own).wantDone(t).object(t, &r)
+	s.root = r.Root
+	return s
+}
+
+const anyPort = "127.0.0.1:0"
+
+func (s *swarm) hub(env ...string) *process {
+	s.t.Helper()
+	return launchWith(s.t, s.rented, env, &s.hubReady, "hub", "--root", s.root, "--listen", anyPort)
+}
+
+// gateway returns a gateway beside the hub, and how to reach the hub through it.
+func (s *swarm) gateway() (p *process, hub string) {
+	s.t.Helper()
+	var r gatewayReady
+	p = launch(s.t, s.rented, &r, "gateway", "--hub", s.hubReady.Hub, "--listen", anyPort)
+	return p, r.Hubs[0]
+}
+
+func (s *swarm) serve(args ...string) *process {
+	s.t.Helper()
+	return launch(s.t, s.own, &s.serveReady, append([]string{"serve", "--listen", anyPort}, args...)...)
+}
+
+// address is what a friend is given.
+func (s *swarm) address() string {
+	return strings.TrimPrefix(s.serveReady.Workers[0], "kvasir worker ")
+}
+
+// token makes a token and returns its row.
+func (s *swarm) token(args ...string) (r tokenRow) {
+	s.t.Helper()
+	args = append([]string{"token", "create", "--json", "--home", s.own, "--hub", s.hubReady.Hub}, args...)
+	kvasir(s.t, args...).wantDone(s.t).object(s.t, &r)
+	return r
+}
+
+func (s *swarm) worker(args ...string) *process {
+	s.t.Helper()
+	return s.workerAt(s.t.TempDir(), args...)
+}
+
+func (s *swarm) workerAt(home string, args ...string) *process {
+	s.t.Helper()
+	var r workerReady
+	return launch(s.t, home, &r, append([]string{"worker"}, args...)...)
+}
+
+// local is what one machine makes of a prompt.
+func local(t *testing.T, prompt string, tokens int) string {
+	t.Helper()
+	var r runResult
+	kvasir(t, "run", prompt, "--json", "--tokens", fmt.Sprint(tokens)).wantDone(t).object(t, &r)
+	return r.Text
+}
