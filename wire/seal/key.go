@@ -58,13 +58,18 @@ func (k PublicKey) Verify(domain string, body, sig []byte) bool {
 // Key is a private key. Printing it prints its public half.
 type Key struct{ private ed25519.PrivateKey }
 
-// NewKey draws a key from the system's generator.
+// NewKey draws a key from the system's generator, and again where the public half's text begins with a
+// dash: command lines would take it for a flag.
 func NewKey() Key {
-	_, private, err := ed25519.GenerateKey(nil)
-	if err != nil {
-		panic("BUG: crypto/rand failed: " + err.Error())
+	for {
+		_, private, err := ed25519.GenerateKey(nil)
+		if err != nil {
+			panic("BUG: crypto/rand failed: " + err.Error())
+		}
+		if k := (Key{private}); k.Public().String()[0] != '-' {
+			return k
+		}
 	}
-	return Key{private}
 }
 
 // Public returns the public half.

@@ -99,3 +99,12 @@ func FuzzParsePublicKey(f *testing.F) {
 		}
 	})
 }
+
+// A text that begins with a dash is a flag to most programs.
+func TestNewKeyHasAPublicHalfForCommandLines(t *testing.T) {
+	for range 1000 { // one in 64 would begin so
+		if text := NewKey().Public().String(); text[0] == '-' {
+			t.Fatalf("public half %s", text)
+		}
+	}
+}
