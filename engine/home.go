@@ -17,11 +17,13 @@ import (
 // Home is the folder where a node keeps its state:
 //
 //	root.key                          of a swarm, on the machine of who owns it
+//	root                              elsewhere: its public half, as it was given
 //	hub.key gateway.key …             this machine's own keys, one a role
 //	gateway.grant backbone.grant …    what the root has signed for them
 //	tokens.json                       the tokens that were made here
 //	revoked                           ids of tokens that nobody here takes any more, one a line
 //	hub.uses                          which keys have joined by which token, see TokenStore
+//	hub.db wallet.db                  the hub's ledger and the gateway's wallets
 //
 // An empty Home is none.
 type Home string
@@ -78,17 +80,31 @@ func (h Home) NewRoot() (seal.Key, error) {
 	return k, err
 }
 
-// Root returns the public half of a swarm's root: given, unless that is zero, or of the root key that
-// is here.
+// Root returns the public half of a swarm's root: given, which is kept for the next time; or of the root
+// key that is here; or the one that is kept.
 func (h Home) Root(given seal.PublicKey) (seal.PublicKey, error) {
+	path, err := h.path("root")
+	if err != nil {
+		return seal.PublicKey{}, err
+	}
 	if !given.IsZero() {
-		return given, nil
+		return given, writeState(path, []byte(given.String()+"\n"))
 	}
-	k, err := h.keyIfThere("root")
-	if err == nil && k.IsZero() {
-		err = ErrNoRoot
+	if k, err := h.keyIfThere("root"); err != nil || !k.IsZero() {
+		return k.Public(), err
 	}
-	return k.Public(), err
+	text, err := readState(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return seal.PublicKey{}, ErrNoRoot
+	}
+	var k seal.PublicKey
+	if err == nil {
+		k, err = seal.ParsePublicKey(strings.TrimSpace(string(text)))
+	}
+	if err != nil {
+		return k, fmt.Errorf("%s: %w; give --root again", path, err)
+	}
+	return k, nil
 }
 
 // Grant returns what makes key of a role: given, which is kept for the next time; or the one that is

@@ -71,6 +71,10 @@ func TestHomeTakesOnlyGrantsThatFit(t *testing.T) {
 		t.Errorf("grant of another root: %v", err)
 	}
 	must[seal.Grant](t)(rented.Grant(seal.Gateway, key.Public(), root.Public(), g))
+	must[seal.PublicKey](t)(rented.Root(root.Public()))
+	if kept := must[seal.PublicKey](t)(rented.Root(seal.PublicKey{})); kept != root.Public() {
+		t.Error("the root was not kept")
+	}
 	if kept := must[seal.Grant](t)(rented.Grant(seal.Gateway, key.Public(), root.Public(), seal.Grant{})); kept.String() != g.String() {
 		t.Error("the grant was not kept")
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"kvasir/engine/ledger"
 	"kvasir/wire/relay"
 	"kvasir/wire/seal"
 )
@@ -51,9 +52,10 @@ const drainTime = 3 * time.Second
 // HubNode is a hub with its home and listener.
 type HubNode struct {
 	*relay.Hub
-	Ref  HubRef // with the address that it listens on
-	Root seal.PublicKey
-	l    net.Listener
+	Ref   HubRef // with the address that it listens on
+	Root  seal.PublicKey
+	books *ledger.Hub
+	l     net.Listener
 }
 
 // HubOptions are for NewHubNode.
@@ -83,13 +85,24 @@ func NewHubNode(o HubOptions) (*HubNode, error) {
 	if n.l, err = relay.Listen(o.Listen); err != nil {
 		return nil, err
 	}
-	n.Hub, err = relay.NewHub(relay.HubConfig{Key: key, Root: root, Store: store, Log: o.Log, Now: o.Now})
-	if err != nil {
+	c := relay.HubConfig{Key: key, Root: root, Store: store, Log: o.Log, Now: o.Now}
+	if n.books, err = o.Home.openBooks(o.Log); err != nil {
 		_ = n.l.Close() // nobody has come yet
 		return nil, err
 	}
+	keepBooks(&c, n.books)
+	if n.Hub, err = relay.NewHub(c); err != nil {
+		return nil, errors.Join(err, n.books.Close(), n.l.Close())
+	}
 	n.Ref = HubRef{ID: n.ID(), Addr: n.l.Addr().String()}
 	return n, nil
+}
+
+// Close ends all connections and closes the ledger.
+func (n *HubNode) Close() error {
+	n.Hub.Close()
+	_ = n.l.Close() // served, it is closed already
+	return n.books.Close()
 }
 
 // Run serves until ctx ends; then it sends everybody away and returns nil.
@@ -98,22 +111,22 @@ func (n *HubNode) Run(ctx context.Context) error {
 	go func() { served <- n.Serve(n.l) }() // ends with Close
 	select {
 	case err := <-served:
-		n.Close()
-		return err
+		return errors.Join(err, n.Close())
 	case <-ctx.Done():
 	}
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
 	defer cancel()
 	_ = n.Drain(drain, "the hub ends") // what is left is cut
-	n.Close()
-	return <-served
+	err := n.Close()
+	return errors.Join(<-served, err)
 }
 
 // GatewayNode is a gateway with its listener.
 type GatewayNode struct {
 	*relay.Gateway
-	Addr string
-	l    net.Listener
+	Addr    string
+	l       net.Listener
+	wallets *wallets
 }
 
 // GatewayOptions are for NewGatewayNode.
@@ -149,10 +162,14 @@ func NewGatewayNode(o GatewayOptions) (*GatewayNode, error) {
 		return nil, err
 	}
 	if n.l, err = relay.Listen(o.Listen); err != nil {
-		n.Close()
+		n.Gateway.Close()
 		return nil, err
 	}
 	n.Addr = n.l.Addr().String()
+	if n.wallets, err = o.openWallets(); err != nil {
+		n.Gateway.Close()
+		return nil, errors.Join(err, n.l.Close())
+	}
 	return n, nil
 }
 
@@ -190,9 +207,19 @@ func LoadCertificate(cert, key string) (tls.Certificate, error) {
 
 // Run serves until ctx ends, and then returns nil.
 func (n *GatewayNode) Run(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, n.Close)
+	stop := context.AfterFunc(ctx, n.Gateway.Close)
 	defer stop()
+	credit, cancel := context.WithCancel(ctx)
+	defer cancel()
+	n.wallets.follow(credit)
 	err := n.Serve(n.l)
-	n.Close()
-	return err
+	cancel()
+	return errors.Join(err, n.Close())
+}
+
+// Close ends all connections and closes the wallets.
+func (n *GatewayNode) Close() error {
+	n.Gateway.Close()
+	_ = n.l.Close() // served, it is closed already
+	return n.wallets.close()
 }

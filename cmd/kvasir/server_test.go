@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -117,6 +118,13 @@ func (p *process) await(texts ...string) string {
 			last = true
 		}
 	}
+}
+
+// says reports whether a line of the log so far holds all texts.
+func (p *process) says(texts ...string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.ContainsFunc(p.log, func(line string) bool { return containsAll(line, texts) })
 }
 
 func containsAll(s string, texts []string) bool {

@@ -20,6 +20,7 @@ type swarmCommands struct {
 	Hub     hubCmd     `cmd:"" help:"Run the place where workers and backbones meet."`
 	Gateway gatewayCmd `cmd:"" help:"Run the public machine before a hub."`
 	Token   tokenCmd   `cmd:"" help:"Make and revoke what lets others into a swarm."`
+	Wallet  walletCmd  `cmd:"" help:"Print what workers have earned."`
 }
 
 // server marks a command that runs until it is stopped. Its log is what a person watches, so it is on
@@ -204,8 +205,7 @@ func (c *hubCmd) Run(ctx context.Context, a *app) error {
 		}
 	}
 	if err != nil {
-		n.Close()
-		return err
+		return errors.Join(err, n.Close())
 	}
 	return ended(ctx, n.Run(ctx))
 }
@@ -279,8 +279,7 @@ func (c *gatewayCmd) Run(ctx context.Context, a *app) error {
 		}
 	}
 	if err != nil {
-		n.Close()
-		return err
+		return errors.Join(err, n.Close())
 	}
 	return ended(ctx, n.Run(ctx))
 }

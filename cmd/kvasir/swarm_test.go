@@ -73,7 +73,7 @@ func TestSwarmOfProcesses(t *testing.T) {
 	if got != want {
 		t.Errorf("with a worker killed: %q, local: %q", got, want)
 	}
-	serve.await("worker left", `"picks":`)
+	serve.await("worker left")
 	if got := answerOf(t, s.serveReady.URL, story, 8, nil); !strings.HasPrefix(want, got) {
 		t.Errorf("with one worker: %q, local: %q", got, want)
 	}
@@ -82,8 +82,20 @@ func TestSwarmOfProcesses(t *testing.T) {
 	if got := answerOf(t, s.serveReady.URL, story, 8, nil); !strings.HasPrefix(want, got) {
 		t.Errorf("without workers: %q, local: %q", got, want)
 	}
-	for _, p := range []*process{serve, gateway, hub} {
-		p.stop()
+	serve.stop()   // it signs for the last work
+	gateway.stop() // it credits once more
+	hub.stop()
+
+	var w struct{ Workers []walletRow }
+	kvasir(t, "wallet", "--json", "--home", s.rented).wantDone(t).object(t, &w)
+	if len(w.Workers) != 2 {
+		t.Fatalf("wallet %+v, want two workers", w)
+	}
+	for _, b := range w.Workers {
+		// kvasir-tiny has 256 values a row, of 4 bytes, of which each earns 7 nKVR.
+		if b.Picks <= 0 || b.Pending != b.Picks*256*4*7 || !serve.says("worker left", fmt.Sprintf(`"picks":%d,`, b.Picks)) {
+			t.Errorf("wallet has %+v; serve says:\n%s", b, serve.logged())
+		}
 	}
 }
 

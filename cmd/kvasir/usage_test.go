@@ -10,7 +10,7 @@ import (
 // commands are all commands, with the least they need to be asked for help.
 var commands = []string{
 	"demo", "run", "serve", "worker", "hub", "gateway", "token create", "token list", "token revoke", "token root",
-	"token grant", "model inspect", "model profile", "doctor", "version", "config",
+	"token grant", "wallet", "model inspect", "model profile", "doctor", "version", "config",
 }
 
 func TestUsageErrorsAreOneLineThatSaysWhatToDo(t *testing.T) {
