@@ -26,12 +26,12 @@ var ErrSettings = errors.New("bench: bad setting")
 
 // Limits of settings.
 const (
-	workersMax = 64
-	rttMax     = 10 * time.Second
-	repeatMax  = 10_000
-	ffnMax     = 1 << 16
-	budgetMin  = time.Second
-	budgetMax  = 24 * time.Hour
+	workersMax  = 64
+	rttMax      = 10 * time.Second
+	repeatMax   = 10_000
+	ffnMax      = 1 << 16
+	budgetLeast = time.Second
+	budgetMost  = 24 * time.Hour
 )
 
 // kernel is what computes the experts: the definition of the arithmetic itself.
@@ -111,8 +111,8 @@ func (d Dispatch) Check() error {
 		return fmt.Errorf("%w: --ffn %d, want a multiple of 256, the block of %s", ErrSettings, d.FFN, quant.Q4K)
 	case d.RTT < 0 || d.RTT > rttMax:
 		return fmt.Errorf("%w: --rtt %v, want 0 to %v", ErrSettings, d.RTT, rttMax)
-	case d.Budget < budgetMin || d.Budget > budgetMax:
-		return fmt.Errorf("%w: --budget %v, want %v to %v", ErrSettings, d.Budget, budgetMin, budgetMax)
+	case d.Budget < budgetLeast || d.Budget > budgetMost:
+		return fmt.Errorf("%w: --budget %v, want %v to %v", ErrSettings, d.Budget, budgetLeast, budgetMost)
 	}
 	return nil
 }
