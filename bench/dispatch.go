@@ -185,6 +185,20 @@ type dispatchRun struct {
 
 func (r *dispatchRun) elapsed() time.Duration { return time.Since(r.start) }
 
+// tuneRows is how many rows the exponent of the layer is measured over.
+const tuneRows = 16
+
+// tune gives the layer the exponent of a profile, on which the bytes of its answers depend. Its rows are
+// the same for every --batch.
+func (d Dispatch) tune(ctx context.Context, s *experts.Store) (*experts.Store, ref.Profile, error) {
+	d.Batch = tuneRows
+	b, err := d.makeRows(s.RowFormat(0))
+	if err != nil {
+		return nil, ref.Profile{}, err
+	}
+	return s.Tune(ctx, b)
+}
+
 func (r *dispatchRun) setUp(ctx context.Context, threads int) error {
 	d := r.d
 	r.o.progress(0, "making the weights")
@@ -201,6 +215,10 @@ func (r *dispatchRun) setUp(ctx context.Context, threads int) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	store, profile, err := d.tune(ctx, store)
+	if err != nil {
+		return err
+	}
 	x := experts.NewLocal(store) // computes with as many goroutines as there are processors now
 
 	// What has slept must find a processor of the runtime at once: with one for each goroutine that
@@ -210,7 +228,7 @@ func (r *dispatchRun) setUp(ctx context.Context, threads int) error {
 	r.o.progress(0, "starting gateways, hubs and workers")
 	c := swarmConfig{kind: near, workers: d.Workers, wrap: d.wrap, model: worker.Model{
 		Experts: x, Layers: 1, PerLayer: d.Experts, Hidden: d.Hidden,
-		Hash: d.hash(), Profile: experts.HashProfile(ref.DefaultProfile(1)),
+		Hash: d.hash(), Profile: experts.HashProfile(profile),
 	}}
 	for _, rtt := range slices.Compact([]time.Duration{0, d.RTT}) {
 		if c.rtt = rtt; rtt > 0 {

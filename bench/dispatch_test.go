@@ -91,6 +91,9 @@ func TestBytesARowAreThoseOfTheWire(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if store, _, err = d.tune(t.Context(), store); err != nil {
+		t.Fatal(err)
+	}
 	all, err := d.makeRows(store.RowFormat(0))
 	if err != nil {
 		t.Fatal(err)

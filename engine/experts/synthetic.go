@@ -1,8 +1,10 @@
 package experts
 
 import (
+	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 
 	"kvasir/internal/moe"
@@ -92,3 +94,26 @@ func cutExpert(data []byte, s SyntheticShape) (ref.Expert, error) {
 
 // RowFormat is how rows travel to the experts of a layer.
 func (s *Store) RowFormat(layer int) moe.RowFormat { return s.layers[layer].format }
+
+// Tune returns the store with the exponents that a profile measured over b would give its layer, and that
+// profile. The rule wants thousands of rows; random weights make them all alike, so those of b are counted
+// as often as it takes.
+func (s *Store) Tune(ctx context.Context, b *moe.Batch) (*Store, ref.Profile, error) {
+	g := NewGauge(NewLocal(s), ref.DefaultProfile(len(s.layers)))
+	if err := g.Forward(ctx, b, &moe.Partials{}); err != nil {
+		return nil, ref.Profile{}, err
+	}
+	rows := g.medians[b.Layer]
+	for len(rows) > 0 && len(g.medians[b.Layer]) < ref.MinRows {
+		g.medians[b.Layer] = append(g.medians[b.Layer], rows...)
+	}
+	p, err := g.Profile("synthetic")
+	if err != nil {
+		return nil, p, err
+	}
+	tuned := &Store{Hidden: s.Hidden, layers: slices.Clone(s.layers)}
+	for i := range tuned.layers {
+		tuned.layers[i].exponent = p.Exponents[i]
+	}
+	return tuned, p, nil
+}

@@ -7,6 +7,7 @@ import (
 	"kvasir/engine/experts"
 	"kvasir/internal/moe"
 	"kvasir/kernels/quant"
+	"kvasir/kernels/ref"
 )
 
 func TestSyntheticIsTheSameForTheSameSeed(t *testing.T) {
@@ -37,6 +38,33 @@ func TestSyntheticIsTheSameForTheSameSeed(t *testing.T) {
 	}
 	if same > len(sums[0].Sum)/100 {
 		t.Errorf("another seed gives %d of %d values alike", same, len(sums[0].Sum))
+	}
+}
+
+func TestTuneTakesTheExponentOfAProfile(t *testing.T) {
+	l := layerShape{hidden: 512, ffn: 256, experts: 5, gate: quant.Q4K, up: quant.Q4K, down: quant.Q4K}
+	s, err := experts.Synthetic(experts.SyntheticShape{Hidden: 512, FFN: 256, Experts: 5, Format: quant.Q4K}, 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := batch(t, 0, l, 9, 3, 1)
+	tuned, p, err := s.Tune(context.Background(), b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got, want moe.Partials
+	if err := experts.NewLocal(s).Forward(context.Background(), b, &want); err != nil {
+		t.Fatal(err)
+	}
+	if err := experts.NewLocal(tuned).Forward(context.Background(), b, &got); err != nil {
+		t.Fatal(err)
+	}
+	// Exponents differ by a shift, and each of three picks is rounded by up to a half.
+	shift := ref.DefaultExponent - p.Exponents[0]
+	for i, v := range want.Sum {
+		if d := v - got.Sum[i]<<shift; shift < 1 || d > 2<<shift || d < -2<<shift {
+			t.Fatalf("value %d is %d at exponent %d and %d at 20", i, got.Sum[i], p.Exponents[0], v)
+		}
 	}
 }
 
