@@ -24,6 +24,7 @@ import (
 //	revoked                           ids of tokens that nobody here takes any more, one a line
 //	hub.uses                          which keys have joined by which token, see TokenStore
 //	hub.db wallet.db                  the hub's ledger and the gateway's wallets
+//	hub.lock worker.lock …            held while a process is that, see Lock
 //
 // An empty Home is none.
 type Home string

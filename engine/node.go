@@ -52,10 +52,11 @@ const drainTime = 3 * time.Second
 // HubNode is a hub with its home and listener.
 type HubNode struct {
 	*relay.Hub
-	Ref   HubRef // with the address that it listens on
-	Root  seal.PublicKey
-	books *ledger.Hub
-	l     net.Listener
+	Ref    HubRef // with the address that it listens on
+	Root   seal.PublicKey
+	books  *ledger.Hub
+	l      net.Listener
+	unlock func()
 }
 
 // HubOptions are for NewHubNode.
@@ -69,40 +70,55 @@ type HubOptions struct {
 
 // NewHubNode makes a hub of what is in its home, and listens. Run is to follow.
 func NewHubNode(o HubOptions) (*HubNode, error) {
-	root, err := o.Home.Root(o.Root)
-	if err != nil {
-		return nil, err
+	n := &HubNode{unlock: func() {}}
+	if err := n.start(o); err != nil {
+		return nil, errors.Join(err, n.Close())
 	}
-	key, err := o.Home.Key(seal.Hub)
-	if err != nil {
-		return nil, err
-	}
-	store, err := OpenTokenStore(o.Home)
-	if err != nil {
-		return nil, err
-	}
-	n := &HubNode{Root: root}
-	if n.l, err = relay.Listen(o.Listen); err != nil {
-		return nil, err
-	}
-	c := relay.HubConfig{Key: key, Root: root, Store: store, Log: o.Log, Now: o.Now}
-	if n.books, err = o.Home.openBooks(o.Log); err != nil {
-		_ = n.l.Close() // nobody has come yet
-		return nil, err
-	}
-	keepBooks(&c, n.books)
-	if n.Hub, err = relay.NewHub(c); err != nil {
-		return nil, errors.Join(err, n.books.Close(), n.l.Close())
-	}
-	n.Ref = HubRef{ID: n.ID(), Addr: n.l.Addr().String()}
 	return n, nil
 }
 
+func (n *HubNode) start(o HubOptions) (err error) {
+	if n.Root, err = o.Home.Root(o.Root); err != nil {
+		return err
+	}
+	if n.l, err = relay.Listen(o.Listen); err != nil {
+		return err
+	}
+	if n.unlock, err = o.Home.Lock(seal.Hub); err != nil {
+		n.unlock = func() {}
+		return err
+	}
+	c := relay.HubConfig{Root: n.Root, Log: o.Log, Now: o.Now}
+	if c.Key, err = o.Home.Key(seal.Hub); err != nil {
+		return err
+	}
+	if c.Store, err = OpenTokenStore(o.Home); err != nil {
+		return err
+	}
+	if n.books, err = o.Home.openBooks(o.Log); err != nil {
+		return err
+	}
+	keepBooks(&c, n.books)
+	if n.Hub, err = relay.NewHub(c); err != nil {
+		return err
+	}
+	n.Ref = HubRef{ID: n.ID(), Addr: n.l.Addr().String()}
+	return nil
+}
+
 // Close ends all connections and closes the ledger.
-func (n *HubNode) Close() error {
-	n.Hub.Close()
-	_ = n.l.Close() // served, it is closed already
-	return n.books.Close()
+func (n *HubNode) Close() (err error) {
+	if n.Hub != nil {
+		n.Hub.Close()
+	}
+	if n.l != nil {
+		_ = n.l.Close() // served, it is closed already
+	}
+	if n.books != nil {
+		err = n.books.Close()
+	}
+	n.unlock()
+	return err
 }
 
 // Run serves until ctx ends; then it sends everybody away and returns nil.

@@ -56,6 +56,7 @@ type ServeNode struct {
 	swarm   *Swarm // nil: no hubs
 	handler *serve.Handler
 	l       net.Listener
+	unlock  func() // nil: not locked
 }
 
 // NewServeNode opens a model, listens, and begins to take workers. Run is to follow.
@@ -81,6 +82,9 @@ func (n *ServeNode) start(o ServeOptions) (err error) {
 	}
 	e := n.engine
 	if len(o.Hubs) > 0 {
+		if n.unlock, err = o.Home.Lock(seal.Backbone); err != nil {
+			return err
+		}
 		c, root, err := o.identity()
 		if err != nil {
 			return err
@@ -194,5 +198,8 @@ func (n *ServeNode) close() {
 	}
 	if n.engine != nil {
 		_ = n.engine.Close() // read only: nothing is lost
+	}
+	if n.unlock != nil {
+		n.unlock()
 	}
 }

@@ -86,7 +86,8 @@ type Swarm struct {
 	err     error       // why, once failed is closed; under mu
 	present []*attached // in the order of joining; under mu
 	gone    []WorkerStats
-	changed chan struct{} // closed and replaced when present changes; under mu
+	changed chan struct{}   // closed and replaced when present changes; under mu
+	ending  map[string]bool // hubs that drain, until they are back; under mu
 }
 
 // attached is a worker with a session.
@@ -124,12 +125,13 @@ func NewSwarm(c SwarmConfig) (*Swarm, error) {
 		dispatcher: batcher.NewDispatcher(batcher.Options{Local: c.Local, Wait: c.Wait}),
 		failed:     make(chan struct{}),
 		changed:    make(chan struct{}),
+		ending:     map[string]bool{},
 	}
 	var err error
 	s.backbone, err = relay.NewBackbone(relay.BackboneConfig{
 		Key: c.Key, Grant: c.Grant, Root: c.Root, Hubs: c.Hubs,
 		Want:   relay.Want{Model: fmt.Sprintf("%x", c.Model.Hash), Workers: c.Workers},
-		Refuse: c.Refuse, Drain: s.drain,
+		Refuse: c.Refuse, Drain: s.drain, Online: s.online,
 		Log: c.Log, Dialer: c.Dialer,
 	})
 	if err != nil {
@@ -232,10 +234,20 @@ var (
 func (s *Swarm) drain(hub string, _ time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.ending[hub] = true // for those that are about to join
 	for _, w := range s.present {
 		if w.hub == hub {
 			w.drain(errHubEnds)
 		}
+	}
+}
+
+// online hears of hubs that come and go.
+func (s *Swarm) online(hub string, connected bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if connected {
+		delete(s.ending, hub)
 	}
 }
 
@@ -257,6 +269,9 @@ func (s *Swarm) join(w *attached) {
 	n := len(s.present)
 	w.member = s.dispatcher.Join(w.id, w.lane, s.c.Place(n-1, n))
 	s.place()
+	if s.ending[w.hub] {
+		w.drain(errHubEnds)
+	}
 }
 
 func (s *Swarm) leave(w *attached) {

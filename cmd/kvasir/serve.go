@@ -134,6 +134,11 @@ func (c *workerCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	unlock, err := a.homeFolder().Lock(seal.Worker)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	key, err := a.homeFolder().Key(seal.Worker)
 	if err != nil {
 		return err

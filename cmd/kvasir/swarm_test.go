@@ -255,6 +255,26 @@ func TestPortInUseIsSaid(t *testing.T) {
 	hub.stop()
 }
 
+// Two of one role in one home would have one key, and push each other out.
+func TestHomeInUseIsSaid(t *testing.T) {
+	t.Parallel()
+	s := newSwarm(t)
+	hub := s.hub()
+	serve := s.serve("--hub", s.hubReady.Hub)
+	home := t.TempDir()
+	worker := s.workerAt(home, s.address())
+	for _, args := range [][]string{
+		{"hub", "--home", s.rented, "--listen", anyPort},
+		{"serve", "--home", s.own, "--hub", s.hubReady.Hub, "--listen", anyPort},
+		{"worker", "--home", home, s.address()},
+	} {
+		kvasir(t, args...).wantFailure(t, statusFailed, "another process of this home folder", "another --home")
+	}
+	for _, p := range []*process{worker, serve, hub} {
+		p.stop()
+	}
+}
+
 // A clock that is a day off matters to tokens that end, and to nothing else.
 func TestClockThatIsADayOff(t *testing.T) {
 	t.Parallel()
