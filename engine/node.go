@@ -134,7 +134,15 @@ func (n *HubNode) Run(ctx context.Context) error {
 	defer cancel()
 	_ = n.Drain(drain, "the hub ends") // what is left is cut
 	err := n.Close()
-	return errors.Join(<-served, err)
+	return errors.Join(unlessClosed(<-served), err)
+}
+
+// unlessClosed is err of a Serve, without what it says when Close was the quicker of the two.
+func unlessClosed(err error) error {
+	if errors.Is(err, relay.ErrClosed) {
+		return nil
+	}
+	return err
 }
 
 // GatewayNode is a gateway with its listener.
@@ -228,7 +236,7 @@ func (n *GatewayNode) Run(ctx context.Context) error {
 	credit, cancel := context.WithCancel(ctx)
 	defer cancel()
 	n.wallets.follow(credit)
-	err := n.Serve(n.l)
+	err := unlessClosed(n.Serve(n.l))
 	cancel()
 	return errors.Join(err, n.Close())
 }

@@ -1,0 +1,32 @@
+package engine_test
+
+import (
+	"context"
+	"testing"
+
+	"kvasir/engine"
+)
+
+// Ctrl-C may come before anybody was served.
+func TestNodesThatAreStoppedAtOnceEndInOrder(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	h := home(t)
+	if _, err := h.NewRoot(); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		hub := must[*engine.HubNode](t)(engine.NewHubNode(engine.HubOptions{Home: h, Listen: "127.0.0.1:0"}))
+		gateway := must[*engine.GatewayNode](t)(engine.NewGatewayNode(engine.GatewayOptions{
+			Home: h, Listen: "127.0.0.1:0", Hubs: []engine.HubRef{hub.Ref},
+		}))
+		serve := must[*engine.ServeNode](t)(engine.NewServeNode(engine.ServeOptions{
+			Home: h, Listen: "127.0.0.1:0", Hubs: []engine.HubRef{hub.Ref},
+		}))
+		for _, run := range []func(context.Context) error{serve.Run, gateway.Run, hub.Run} {
+			if err := run(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
