@@ -40,7 +40,7 @@ func (h *Handler) Run(ctx context.Context, l net.Listener, drain time.Duration) 
 		cut()
 		_ = srv.Close() // what is left is cut
 	}
-	<-served
+	_ = <-served // http.ErrServerClosed
 	// Handlers of cut connections may still be on their way out; each holds a place.
 	for range cap(h.places) {
 		h.places <- struct{}{}

@@ -213,7 +213,7 @@ func TestModelsAndHealth(t *testing.T) {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("%s answers %s, want %s", path, text, want)
 		}
-		if path == "/v1/completions" && (res.StatusCode != 405 || res.Header.Get("Allow") != "POST") {
+		if path == "/v1/completions" && (res.StatusCode != http.StatusMethodNotAllowed || res.Header.Get("Allow") != "POST") {
 			t.Errorf("%s: status %d, Allow %q", path, res.StatusCode, res.Header.Get("Allow"))
 		}
 	}
