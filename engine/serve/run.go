@@ -40,10 +40,13 @@ func (h *Handler) Run(ctx context.Context, l net.Listener, drain time.Duration) 
 		cut()
 		_ = srv.Close() // what is left is cut
 	}
-	_ = <-served // http.ErrServerClosed
+	err := <-served
 	// Handlers of cut connections may still be on their way out; each holds a place.
 	for range cap(h.places) {
 		h.places <- struct{}{}
 	}
-	return nil
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
 }
