@@ -3,6 +3,7 @@
 package wan
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"runtime"
@@ -156,3 +157,5 @@ func transfer(t *testing.T, p Profile, size int, way string) (took, cpu time.Dur
 	task.Wait()
 	return took, cpu
 }
+
+func ms(d time.Duration) string { return fmt.Sprintf("%.3f", d.Seconds()*1000) }

@@ -2,7 +2,6 @@ package wan
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 	"net"
 	"slices"
@@ -98,5 +97,3 @@ func ping(c net.Conn, count int, rest time.Duration) ([]time.Duration, error) {
 func quantile(sorted []time.Duration, q float64) time.Duration {
 	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))]
 }
-
-func ms(d time.Duration) string { return fmt.Sprintf("%.3f", d.Seconds()*1000) }
