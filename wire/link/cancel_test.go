@@ -153,6 +153,83 @@ func TestCallsThatWaitForRoomAreServedInOrder(t *testing.T) {
 	})
 }
 
+func TestACallThatIsGivenUpMakesRoomForTheNext(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		first int // rows of the call that is given up
+	}{
+		{"it was queued", 3},
+		{"it waited", 90},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, b := net.Pipe()
+				tap := newTap(a)
+				wo := Options{}
+				wo.Hello.Calls, wo.Hello.Window = 2, 10_000
+				r := join(t, tap, b, Worker{Experts: waits(nil)}, Options{}, wo)
+				synctest.Wait()
+				tap.hold()
+				if err := r.SendReceipt(wire.Receipt{}); err != nil { // something for the writer to be held up by
+					t.Fatal(err)
+				}
+				forward := func(rows int) context.CancelFunc {
+					ctx, cancel := context.WithCancel(context.Background())
+					go func() { _ = r.Forward(ctx, small(t, 1, rows), &moe.Partials{}) }()
+					synctest.Wait()
+					return cancel
+				}
+				cancels := []context.CancelFunc{forward(40), forward(tt.first), forward(3)}
+				before := r.Stats().Calls // the third waits, for its number or behind the large one
+				cancels[1]()
+				synctest.Wait()
+				r.m.mu.Lock()
+				waiting := r.m.gates[0].waiting.head != nil
+				r.m.mu.Unlock()
+				if waiting || r.Stats().Calls != 2 {
+					t.Errorf("%d calls were under way, now %d, and others wait: %v", before, r.Stats().Calls, waiting)
+				}
+				tap.release()
+				cancels[0]()
+				cancels[2]()
+				_ = r.end()
+			})
+		})
+	}
+}
+
+func TestAnAnswerThatHasComeIsNotLost(t *testing.T) {
+	m := newMux(nil, Options{}, wire.RoleBackbone)
+	defer m.stop()
+	c := m.newCall(want{kind: wire.TypeDispatch})
+	m.calls[7], c.id = c, 7
+	m.endCall(c, result{epoch: 5})
+	m.err = errDone // the session ended at the same moment
+	if r, err := m.giveUp(c, nil); err != nil || r.epoch != 5 {
+		t.Errorf("%v, %v, want the answer", r, err)
+	}
+}
+
+func TestAnAnswerThatIsNotWantedStopsComing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := path(250_000, 5*time.Millisecond)
+		r := join(t, a, b, Worker{Experts: hashes{}}, Options{}, Options{})
+		batch := newBatch(t, seeded(1), moe.Shape{Hidden: 1024, Format: moe.RowQ8K}, 128)
+		ctx, cancel := context.WithTimeout(context.Background(), 700*time.Millisecond)
+		defer cancel()
+		if err := r.Forward(ctx, batch, &moe.Partials{}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v, want DeadlineExceeded", err)
+		}
+		time.Sleep(5 * time.Second)
+		whole := uint64(len(wire.AppendPartials(nil, direct(t, hashes{}, batch))))
+		// What was acknowledged until then, and what the pace had let leave.
+		if got := r.Stats().BytesIn; got > whole*3/4 {
+			t.Errorf("%d bytes came of an answer of %d that was given up early", got, whole)
+		}
+		_ = r.end()
+	})
+}
+
 func TestDeathAtAnyByteFailsEveryCall(t *testing.T) {
 	for side, name := range []string{"backbone", "worker"} {
 		t.Run(name, func(t *testing.T) {

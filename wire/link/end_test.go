@@ -152,6 +152,46 @@ func TestADrainHasAnEnd(t *testing.T) {
 	})
 }
 
+func TestADrainDoesNotWaitForAnAssign(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := net.Pipe()
+		w := Worker{Experts: hashes{}, Assign: func(ctx context.Context, _ wire.Assign, _ SliceReader) (moe.Experts, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}}
+		r := join(t, a, b, w, Options{}, Options{})
+		done := make(chan error, 1)
+		go func() { done <- r.Assign(context.Background(), []wire.Slice{{Hi: 1}}) }()
+		synctest.Wait()
+		begin := time.Now()
+		r.stop()
+		if err := <-done; !errors.Is(err, ErrCancelled) {
+			t.Errorf("Assign: %v, want ErrCancelled", err)
+		}
+		if err := <-r.served; err != nil || time.Since(begin) > 0 {
+			t.Errorf("Serve: %v after %v", err, time.Since(begin))
+		}
+		_ = r.Close()
+	})
+}
+
+func TestCloseDoesNotWaitForAStuckWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := net.Pipe()
+		go raw(t, b, wire.RoleWorker) // it reads nothing after the handshake
+		s, err := Open(context.Background(), a, Options{Hello: hello()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		begin := time.Now()
+		if err := s.Close(); err != nil || time.Since(begin) != farewellWait {
+			t.Errorf("Close: %v after %v, want nil after %v", err, time.Since(begin), farewellWait)
+		}
+		_ = b.Close()
+	})
+}
+
 func TestCloseFailsCallsAndWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := net.Pipe()

@@ -32,10 +32,7 @@ func (m *mux) shake(ctx context.Context) error {
 	if !stop() {
 		return ctx.Err()
 	}
-	if err != nil {
-		return err
-	}
-	return m.conn.SetDeadline(time.Time{})
+	return err // reader and writer set deadlines of their own
 }
 
 func (m *mux) turns() error {

@@ -150,7 +150,7 @@ func (m *mux) run(crew int) {
 	defer m.mu.Unlock()
 	defer func() { m.running[crew]-- }()
 	for {
-		for crew == 0 && m.rows.bytes > maxQueued && m.err == nil {
+		for crew == 0 && m.rows.bytes > m.o.queued && m.err == nil {
 			m.cond.Wait()
 		}
 		if m.err != nil {

@@ -151,6 +151,8 @@ type Options struct {
 	// Receipt is given every Receipt that comes; nil: they are dropped. It is called by the reader and
 	// must not wait; Signed is valid until it returns.
 	Receipt func(wire.Receipt)
+
+	queued int // bytes of answers waiting to be sent, above which none is computed
 }
 
 func (o Options) withDefaults(role wire.Role) Options {
@@ -180,6 +182,9 @@ func (o Options) withDefaults(role wire.Role) Options {
 	if o.Parallel <= 0 {
 		o.Parallel = DefaultParallel
 	}
+	if o.queued <= 0 {
+		o.queued = maxQueued
+	}
 	if o.Drain <= 0 {
 		o.Drain = DefaultDrain
 	}
@@ -198,7 +203,7 @@ const (
 	farewellWait   = time.Second // the longest that a last word may take
 
 	maxReceipts = 16       // waiting to be sent
-	maxQueued   = 32 << 20 // bytes of answers waiting to be sent, above which none is computed
+	maxQueued   = 32 << 20 // Options.queued unless a test says otherwise
 )
 
 // Stats is what a session has done.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"kvasir/internal/moe"
 	"kvasir/wire"
@@ -250,38 +251,40 @@ func TestAnswersThatDoNotFitTheirCall(t *testing.T) {
 
 func TestAnAnswerBeforeTheWholeDispatchIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b := net.Pipe()
-		tap := newTap(a)
-		go func() {
-			m := raw(t, b, wire.RoleWorker)
-			buf := make([]byte, wire.MaxChunk)
-			for {
-				if _, err := io.ReadFull(b, buf[:wire.HeaderLen]); err != nil {
-					return
-				}
-				h, _ := wire.ParseHeader(buf)
-				if _, err := io.ReadFull(b, buf[:h.Size]); err != nil {
-					return
-				}
-				if h.Type == wire.TypeDispatch {
-					m.conn = b
-					go drainConn(b)
-					_ = m.say(wire.TypeReady, nil) // not heard: of no length
-					p := wire.AppendFault(nil, wire.Fault{Code: wire.Internal})
-					_, _ = b.Write(append(wire.AppendHeader(nil, wire.NewHeader(wire.TypeFault, len(p), h.Call)), p...))
-					return
-				}
-			}
-		}()
-		s, err := Open(context.Background(), tap, Options{Hello: hello()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Forward(context.Background(), big(t, 1), &moe.Partials{}); !errors.Is(err, ErrProtocol) {
+		f, m := against(t, wire.RoleBackbone, Worker{}, Options{})
+		m.mu.Lock()
+		m.gates[0].calls, m.gates[0].size = 9, 1<<20
+		m.mu.Unlock()
+		s := &Session{m: m}
+		done := make(chan error, 1)
+		go func() { done <- s.Forward(context.Background(), big(t, 1), &moe.Partials{}) }()
+		synctest.Wait() // no Credit comes, so only 128 KiB of it are out
+		f.send(wire.TypeFault, 1, wire.AppendFault(nil, wire.Fault{Code: wire.Internal}), 1)
+		if err := <-done; !errors.Is(err, ErrProtocol) || !strings.Contains(err.Error(), "before all of it was sent") {
 			t.Errorf("%v, want ErrProtocol", err)
 		}
-		_ = s.Close()
-		_ = b.Close()
+		m.group.Wait()
+		_ = f.conn.Close()
+	})
+}
+
+func TestAPongOfAnotherPingIsIgnored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, m := against(t, wire.RoleWorker, Worker{Experts: hashes{}}, Options{})
+		time.Sleep(time.Second)
+		f.send(wire.TypePong, 0, wire.AppendPing(nil, 999), 1)
+		synctest.Wait()
+		if rtt := m.stats().RTT; rtt != 0 {
+			t.Errorf("a round trip of %v", rtt)
+		}
+		f.send(wire.TypePong, 0, wire.AppendPing(nil, 1), 1)
+		f.send(wire.TypePong, 0, wire.AppendPing(nil, 1), 1) // once more means nothing
+		synctest.Wait()
+		if rtt := m.stats().RTT; rtt != time.Second {
+			t.Errorf("a round trip of %v, want 1s", rtt)
+		}
+		m.close()
+		_ = f.conn.Close()
 	})
 }
 

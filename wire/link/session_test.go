@@ -217,6 +217,21 @@ func TestABatchThatBreaksARuleIsRefusedBeforeItLeaves(t *testing.T) {
 	}
 }
 
+func TestRowsOfAnotherModelAreRefused(t *testing.T) {
+	a, b := net.Pipe()
+	h := hello()
+	h.Hidden = 64
+	r := join(t, a, b, Worker{Experts: hashes{}}, Options{Hello: h}, Options{Hello: h})
+	defer func() { _ = r.end() }()
+	if err := check(r.Session, small(t, 1, 3)); err != nil {
+		t.Error(err)
+	}
+	wide := newBatch(t, seeded(1), moe.Shape{Hidden: 65, Format: moe.RowQ8K}, 1)
+	if err := r.Forward(context.Background(), wide, &moe.Partials{}); !errors.Is(err, moe.ErrInvalid) {
+		t.Errorf("%v, want ErrInvalid", err)
+	}
+}
+
 func TestABatchTooBigForTheSessionIsRefused(t *testing.T) {
 	a, b := net.Pipe()
 	wo := Options{}

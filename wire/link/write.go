@@ -25,7 +25,7 @@ func (m *mux) writeLoop() {
 		}
 		if len(chunks) > 0 {
 			if err := m.write(chunks, stall); err != nil {
-				m.ended(err)
+				m.broken(err)
 				break
 			}
 			continue
@@ -38,6 +38,20 @@ func (m *mux) writeLoop() {
 		}
 	}
 	m.farewell(buf)
+}
+
+// broken ends the session after a write that did not succeed. What the other side said before it closed
+// the connection counts more, so the reader has a moment to come to its own end.
+func (m *mux) broken(err error) {
+	if !errors.Is(err, ErrStalled) {
+		timer := time.NewTimer(farewellWait)
+		defer timer.Stop()
+		select {
+		case <-m.dead:
+		case <-timer.C:
+		}
+	}
+	m.ended(err)
 }
 
 // write sends p with one write, which makes progress within limit.
