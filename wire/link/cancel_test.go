@@ -31,7 +31,11 @@ func TestACallCanBeGivenUpAtAnyMoment(t *testing.T) {
 	middling := func(t *testing.T, n uint64) *moe.Batch {
 		return newBatch(t, seeded(n), moe.Shape{Hidden: 1024, Format: moe.RowQ8K}, 128)
 	}
-	for at := time.Duration(0); at < 1900*time.Millisecond; at += 37 * time.Millisecond {
+	step := 37 * time.Millisecond
+	if testing.Short() { // with the race detector this takes long
+		step *= 3
+	}
+	for at := time.Duration(0); at < 1900*time.Millisecond; at += step {
 		synctest.Test(t, func(t *testing.T) {
 			a, b := path(250_000, 5*time.Millisecond)
 			r := join(t, a, b, Worker{Experts: hashes{}}, Options{}, Options{})

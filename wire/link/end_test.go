@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -73,6 +74,39 @@ func TestABackboneThatDrainsSaysWhenToComeBack(t *testing.T) {
 			t.Errorf("it reads %q, want %q", err, want)
 		}
 		r.stop()
+	})
+}
+
+// deaf refuses writes from a moment on, as a connection does that the other side has closed, while what
+// that side said before can still be read.
+type deaf struct {
+	net.Conn
+	now atomic.Bool
+}
+
+func (d *deaf) Write(p []byte) (int, error) {
+	if d.now.Load() {
+		return 0, net.ErrClosed
+	}
+	return d.Conn.Write(p)
+}
+
+func TestWhatWasSaidBeforeTheEndIsHeard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := net.Pipe()
+		d := &deaf{Conn: a}
+		f, m := againstOver(t, [2]net.Conn{d, b}, wire.RoleWorker, Worker{Experts: hashes{}}, Options{})
+		(&Peer{m}).GoAway(wire.GoAway{Reason: wire.Stopping})
+		synctest.Wait()
+		d.now.Store(true)
+		f.send(wire.TypePing, 0, wire.AppendPing(nil, 1), 1) // the answer meets a closed connection
+		time.Sleep(farewellWait / 2)
+		f.send(wire.TypeGoAway, 0, wire.AppendGoAway(nil, wire.GoAway{Reason: wire.Stopping}), 1)
+		_ = f.conn.Close()
+		m.group.Wait()
+		if err := m.result(); err != nil {
+			t.Errorf("%v, want an end in order", err)
+		}
 	})
 }
 

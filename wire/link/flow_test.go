@@ -47,7 +47,11 @@ func (j *jerky) Write(p []byte) (int, error) {
 // connections without a buffer that stall, calls that are given up, an executor that takes its time.
 // Time moves whenever everybody waits, so a session that is stuck ends by its limits, with an error.
 func TestNoOrderOfEventsStopsASession(t *testing.T) {
-	for seed := range uint64(60) {
+	seeds := uint64(60)
+	if testing.Short() { // with the race detector this takes long
+		seeds = 15
+	}
+	for seed := range seeds {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 1))
 			a, b := net.Pipe()

@@ -26,6 +26,13 @@ type foe struct {
 func against(t testing.TB, role wire.Role, w Worker, o Options) (*foe, *mux) {
 	t.Helper()
 	a, b := net.Pipe()
+	return againstOver(t, [2]net.Conn{a, b}, role, w, o)
+}
+
+// againstOver is against over the given ends, of which the second is the foe's.
+func againstOver(t testing.TB, ends [2]net.Conn, role wire.Role, w Worker, o Options) (*foe, *mux) {
+	t.Helper()
+	a, b := ends[0], ends[1]
 	o.Hello = hello()
 	o.Hello.Calls, o.Hello.Window = 4, 100_000
 	made := make(chan *mux, 1)
