@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -124,12 +125,13 @@ func TestRemoteEqualsLocalForBatches(t *testing.T) {
 
 // cutter dials connections that can be cut without a word, as when a machine dies.
 type cutter struct {
+	by    func(ctx context.Context, network, addr string) (net.Conn, error)
 	mu    sync.Mutex
 	conns []net.Conn
 }
 
 func (c *cutter) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	nc, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+	nc, err := c.by(ctx, network, addr)
 	if err == nil {
 		c.mu.Lock()
 		c.conns = append(c.conns, nc)
@@ -149,50 +151,102 @@ func (c *cutter) cut() {
 	}
 }
 
-// TestWorkersDeathLosesNothing kills one of three workers at a random moment, in 50 runs. Its rows go to
-// the others, or to local experts, and no bit changes.
+// death is one run of TestWorkersDeathLosesNothing.
+type death struct {
+	workers, victim int
+	after           int // executor calls until the cut
+	rtt             time.Duration
+	place           string
+	local           bool // the backbone computes what nobody answers
+}
+
+func newDeath(seed uint64) death {
+	rng := rand.New(rand.NewPCG(seed, 3))
+	d := death{workers: 3, after: rng.IntN(12), place: "layer", local: rng.IntN(3) == 0}
+	if seed%5 == 0 {
+		d.workers, d.local = 1, true
+	}
+	if seed%2 == 1 {
+		d.place = "expert"
+	}
+	if seed%4 >= 2 {
+		d.rtt = 13 * time.Millisecond
+	}
+	d.victim = rng.IntN(d.workers)
+	return d
+}
+
+// TestWorkersDeathLosesNothing kills a worker at a random moment, in 50 runs with one worker and three,
+// slices by layer and by expert, 0 and 13 ms, and batches of 1 to 512 rows. Its rows go to the others, or
+// to local experts, and no bit changes.
 func TestWorkersDeathLosesNothing(t *testing.T) {
 	seeds := 50
 	if testing.Short() {
 		seeds = 5
 	}
 	m := open(t, "").Model()
-	w := newWork(t, m, []int{1, 3, 64}, 2)
+	all, few := newWork(t, m, batchSizes, 2), newWork(t, m, []int{1, 3}, 3)
 	for seed := range uint64(seeds) {
-		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			rng := rand.New(rand.NewPCG(seed, 3))
+		d := newDeath(seed)
+		t.Run(fmt.Sprintf("seed=%d/%+v", seed, d), func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 			defer cancel()
-			var cuts [3]cutter
-			c := engine.LoopbackConfig{
-				Model: m, Workers: len(cuts),
-				Place: []engine.Placement{engine.ByLayer(m.Layers, m.PerLayer), engine.ByExpert(m.Layers, m.PerLayer)}[seed%2],
-				Dial:  func(i int) func(context.Context, string, string) (net.Conn, error) { return cuts[i].dial },
-			}
-			if seed%3 == 0 {
-				c.Local = m.Experts
-			}
-			var once sync.Once
-			victim, after := rng.IntN(len(cuts)), rng.IntN(8)
-			calls := make(chan struct{}, 1024)
-			c.Wrap = func(_ int, x moe.Experts) moe.Experts {
-				return executor(func(ctx context.Context, b *moe.Batch, out *moe.Partials) error {
-					calls <- struct{}{}
-					if len(calls) > after {
-						once.Do(cuts[victim].cut)
-					}
-					return x.Forward(ctx, b, out)
-				})
-			}
+			c, dead := d.config(t, m)
 			l, err := engine.NewLoopback(ctx, c)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer l.Close()
-			w.run(ctx, t, l.Swarm.Experts())
-			w.run(ctx, t, l.Swarm.Experts())
+			all.run(ctx, t, l.Swarm.Experts())
+			few.run(ctx, t, l.Swarm.Experts())
+			select {
+			case <-dead:
+			default:
+				t.Error("nobody was killed: the run proves nothing")
+			}
 		})
 	}
+}
+
+// config returns a swarm in which the victim dies, and what is closed when it has.
+func (d death) config(t *testing.T, m worker.Model) (engine.LoopbackConfig, <-chan struct{}) {
+	t.Helper()
+	by := (&net.Dialer{}).DialContext
+	if d.rtt > 0 {
+		path, err := wan.NewLink(wan.Profile{RTT: d.rtt})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = path.Close() })
+		by = path.Dial
+	}
+	cuts := make([]cutter, d.workers)
+	for i := range cuts {
+		cuts[i].by = by
+	}
+	place := engine.ByLayer(m.Layers, m.PerLayer)
+	if d.place == "expert" {
+		place = engine.ByExpert(m.Layers, m.PerLayer)
+	}
+	dead := make(chan struct{})
+	var calls atomic.Int64
+	c := engine.LoopbackConfig{
+		Model: m, Workers: d.workers, Place: place,
+		Dial: func(i int) func(context.Context, string, string) (net.Conn, error) { return cuts[i].dial },
+		Wrap: func(_ int, x moe.Experts) moe.Experts {
+			return executor(func(ctx context.Context, b *moe.Batch, out *moe.Partials) error {
+				if calls.Add(1) == int64(d.after)+1 {
+					cuts[d.victim].cut()
+					close(dead)
+				}
+				return x.Forward(ctx, b, out)
+			})
+		},
+	}
+	if d.local {
+		c.Local = m.Experts
+	}
+	return c, dead
 }
 
 type executor func(ctx context.Context, b *moe.Batch, out *moe.Partials) error
