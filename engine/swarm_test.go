@@ -87,13 +87,19 @@ func (w *work) run(ctx context.Context, t testing.TB, x moe.Experts) {
 	wg.Wait()
 }
 
-var batchSizes = []int{1, 3, 64, 512}
+// batchSizes are all sizes, or those that are quick under the race detector.
+func batchSizes() []int {
+	if testing.Short() {
+		return []int{1, 3, 16}
+	}
+	return []int{1, 3, 64, 512}
+}
 
 // TestRemoteEqualsLocalForBatches sends batches of 1 to 512 rows through gateway and hub, for each
 // number of workers, placement and round trip.
 func TestRemoteEqualsLocalForBatches(t *testing.T) {
 	m := open(t, "").Model()
-	w := newWork(t, m, batchSizes, 1)
+	w := newWork(t, m, batchSizes(), 1)
 	for _, workers := range []int{1, 3} {
 		for name, place := range map[string]engine.Placement{
 			"layer": engine.ByLayer(m.Layers, m.PerLayer), "expert": engine.ByExpert(m.Layers, m.PerLayer),
@@ -185,7 +191,7 @@ func TestWorkersDeathLosesNothing(t *testing.T) {
 		seeds = 5
 	}
 	m := open(t, "").Model()
-	all, few := newWork(t, m, batchSizes, 2), newWork(t, m, []int{1, 3}, 3)
+	all, few := newWork(t, m, batchSizes(), 2), newWork(t, m, []int{1, 3}, 3)
 	for seed := range uint64(seeds) {
 		d := newDeath(seed)
 		t.Run(fmt.Sprintf("seed=%d/%+v", seed, d), func(t *testing.T) {
