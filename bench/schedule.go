@@ -8,6 +8,7 @@ import (
 
 const (
 	roundsMax = 15
+	roundsFew = 5  // of a batch whose rounds are short, whatever its share
 	keepBelow = 64 // batches up to this size are never left out
 )
 
@@ -62,6 +63,8 @@ func (s *schedule) again(batch, rounds int, last, now time.Duration) bool {
 		return rounds < s.repeat
 	case rounds >= roundsMax:
 		return false
+	case rounds < roundsFew && last < s.budget/200:
+		return true // making the weights may have used up the share of the first batches
 	}
 	return now+last <= s.deadline(batch)
 }

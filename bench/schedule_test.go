@@ -89,3 +89,18 @@ func TestSharesAddUpToOne(t *testing.T) {
 		t.Errorf("shares from %v to %v, want 0 to 1", s.share(0), last)
 	}
 }
+
+// TestShortRoundsAreRepeatedAfterALongStart: one round of 40 ms proves nothing.
+func TestShortRoundsAreRepeatedAfterALongStart(t *testing.T) {
+	s := &schedule{batches: batchesUpTo(512), budget: 100 * time.Second}
+	rounds := 0
+	for now := 5 * time.Second; s.again(1, rounds, 40*time.Millisecond, now); now += 40 * time.Millisecond {
+		rounds++
+	}
+	if rounds != roundsFew {
+		t.Errorf("%d rounds of 40 ms after 5 s, want %d", rounds, roundsFew)
+	}
+	if s.again(4, 1, 2*time.Second, 20*time.Second) {
+		t.Error("a round of 2 s is repeated beyond its share")
+	}
+}
