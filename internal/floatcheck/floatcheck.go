@@ -65,6 +65,9 @@ var Kvasir = Policy{
 	},
 }
 
+// cgo reports whether files with cgo are part of the build.
+func (b Build) cgo() bool { return slices.Contains(b.Tags, "cgo") }
+
 // Check returns what in the packages of tree breaks the policy, a line each, sorted by place. The error
 // is about packages that cannot be read, parsed or type-checked; the findings are then of the others.
 func Check(tree fs.FS, p Policy) ([]string, error) {
@@ -76,7 +79,7 @@ func Check(tree fs.FS, p Policy) ([]string, error) {
 	machines := map[string]*others{}
 	var faults []error
 	for _, b := range p.Builds {
-		machine := b.GOOS + "/" + b.GOARCH
+		machine := fmt.Sprint(b.GOOS, b.GOARCH, b.cgo())
 		if machines[machine] == nil {
 			machines[machine] = newOthers(b)
 		}

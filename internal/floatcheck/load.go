@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -38,10 +39,7 @@ func newLoader(tree fs.FS, module string, b Build, o *others) *loader {
 	l := &loader{tree: tree, module: module, build: b, fset: token.NewFileSet(), done: map[string]*loaded{}, others: o}
 	l.ctx = build.Default
 	l.ctx.GOOS, l.ctx.GOARCH, l.ctx.BuildTags = b.GOOS, b.GOARCH, b.Tags
-	l.ctx.CgoEnabled = false
-	for _, tag := range b.Tags {
-		l.ctx.CgoEnabled = l.ctx.CgoEnabled || tag == "cgo"
-	}
+	l.ctx.CgoEnabled = b.cgo()
 	l.ctx.JoinPath = path.Join
 	l.ctx.OpenFile = func(name string) (io.ReadCloser, error) { return tree.Open(name) }
 	return l
@@ -150,8 +148,8 @@ func ignored(tree fs.FS, name string) (bool, error) {
 }
 
 // others type-checks the packages that are not ours, the standard library and modules from the cache,
-// from source and without their function bodies, as one machine builds them without cgo and without
-// tags: what they declare for our packages does not depend on those.
+// from source and without their function bodies, as one machine builds them without tags: what they
+// declare for our packages does not depend on those. Some modules are nothing without cgo.
 type others struct {
 	ctx  build.Context
 	fset *token.FileSet
@@ -160,7 +158,7 @@ type others struct {
 
 func newOthers(b Build) *others {
 	o := &others{ctx: build.Default, fset: token.NewFileSet(), done: map[string]*types.Package{}}
-	o.ctx.GOOS, o.ctx.GOARCH, o.ctx.CgoEnabled = b.GOOS, b.GOARCH, false
+	o.ctx.GOOS, o.ctx.GOARCH, o.ctx.CgoEnabled = b.GOOS, b.GOARCH, b.cgo()
 	return o
 }
 
@@ -192,8 +190,9 @@ func (o *others) ImportFrom(importPath, dir string, _ types.ImportMode) (*types.
 		return p, nil
 	}
 	o.done[found.Dir] = nil
-	files := make([]*ast.File, 0, len(found.GoFiles))
-	for _, name := range found.GoFiles {
+	names := slices.Concat(found.GoFiles, found.CgoFiles)
+	files := make([]*ast.File, 0, len(names))
+	for _, name := range names {
 		f, err := parser.ParseFile(o.fset, filepath.Join(found.Dir, name), nil, parser.SkipObjectResolution)
 		if err != nil {
 			return nil, err
@@ -202,6 +201,7 @@ func (o *others) ImportFrom(importPath, dir string, _ types.ImportMode) (*types.
 	}
 	conf := types.Config{
 		Importer:         o,
+		FakeImportC:      true,
 		IgnoreFuncBodies: true,
 		Sizes:            types.SizesFor("gc", o.ctx.GOARCH),
 		Error:            func(error) {}, // go on: a package that compiles declares enough
