@@ -80,6 +80,10 @@ func gated(g, u float32) float32 {
 	return float32(s * u)
 }
 
+// Gated returns a value of h, for a backend that computes the rest otherwise: silu(g)*u, or NaN if
+// g or u is not finite.
+func Gated(g, u float32) float32 { return gated(g, u) }
+
 // magnitude returns the bits of |x|. As integers they are ordered as the magnitudes are, with
 // infinity above all numbers and NaN above infinity.
 func magnitude(x float32) uint32 { return math.Float32bits(x) &^ (1 << 31) }
