@@ -1,5 +1,5 @@
-// Package machine tells about the computer that the program runs on: its processor and its memory, as far
-// as the system says.
+// Package machine tells about the computer that the program runs on: its processor, caches and memory, as
+// far as the system says, and how fast the memory is read, which it measures.
 package machine
 
 import (
@@ -16,6 +16,23 @@ type Facts struct {
 	Features  []string `json:"features"`        // of those that a kernel could use
 	Memory    uint64   `json:"memory,omitzero"` // bytes, or the limit of this container if it is less
 	Available uint64   `json:"available,omitzero"`
+	Caches    []Cache  `json:"caches"` // without those of instructions; from the nearest on
+	Nodes     []Node   `json:"numa"`
+}
+
+// Cache is a kind of cache, of which there are Count alike.
+type Cache struct {
+	Level  int    `json:"level"`
+	Size   uint64 `json:"size"`   // bytes, of one
+	Shared int    `json:"shared"` // processors, as the system counts them, that share one
+	Count  int    `json:"count"`
+}
+
+// Node is processors with memory that is near to them.
+type Node struct {
+	ID     int    `json:"id"`
+	CPUs   string `json:"cpus"` // as Linux writes it: 0-3,8-11
+	Memory uint64 `json:"memory,omitzero"`
 }
 
 // Read asks the system.
@@ -28,6 +45,7 @@ func Read() Facts {
 		m.CPU = "unnamed processor"
 	}
 	m.Memory, m.Available = memory()
+	m.Caches, m.Nodes = caches(), nodes()
 	return m
 }
 
