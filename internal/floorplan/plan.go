@@ -62,7 +62,6 @@ var Kvasir = Plan{
 		"engine/worker -> engine/gguf",
 		"engine/worker -> engine/experts",
 		"bench -> bench/wan", // a scenario puts its workers far away
-		"kernels/matmul -> kernels/matmul/asm", // its test: the assembly is what the generator writes
 	},
 	Helpers: []string{"kernels/kerneltest", "bench/wan"},
 	Alone:   []string{"internal/floorplan", "internal/floatcheck"},

@@ -103,8 +103,13 @@ func (m *Packed) Panels() int { return (m.Out + PanelRows - 1) / PanelRows }
 
 // panel returns the bytes of a panel.
 func (m *Packed) panel(p int) []byte {
+	return m.Bytes(p, p+1)
+}
+
+// Bytes returns the bytes of panels lo to hi-1.
+func (m *Packed) Bytes(lo, hi int) []byte {
 	n := m.blocks * m.layout.bytes
-	return m.data[p*n : (p+1)*n : (p+1)*n]
+	return m.data[lo*n : hi*n : hi*n]
 }
 
 // PackedBytes returns how many bytes a matrix takes when it is repacked, or an error, wrapping ErrFormat

@@ -49,7 +49,12 @@ type Kernel struct {
 }
 
 // tiles holds a function for each format that is repacked.
-type tiles struct{ q4k, q5k, q6k, q8, mxfp4 func(*tile) }
+type tiles struct {
+	q4k, q5k, q6k, q8, mxfp4 func(*tile)
+
+	peak    func(turns int) // multiplications of int8 and nothing else
+	perTurn int             // how many
+}
 
 // For returns the kernel of a variant, or nil where there is none: for Portable, and for what this build
 // has no assembly for. The caller computes with kernels/ref then.
@@ -76,6 +81,14 @@ func (k *Kernel) tile(f quant.Format) func(*tile) {
 		return k.tiles.q8
 	}
 	return k.tiles.mxfp4
+}
+
+// Peak multiplies int8 values, from registers, as fast as the variant can, about products of them, and
+// returns how many: the limit that Mul is measured against.
+func (k *Kernel) Peak(products int) int {
+	turns := products/k.tiles.perTurn + 1
+	k.tiles.peak(turns)
+	return turns * k.tiles.perTurn
 }
 
 // Work is the memory that one goroutine multiplies in.

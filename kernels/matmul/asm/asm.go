@@ -1,5 +1,5 @@
 // Package asm writes the assembly of kernels/matmul: one tile for each format of weights and each
-// instruction set. `go test ./kernels/matmul -update` puts it in place, and the same test without -update
+// instruction set. `go test ./kernels/matmul/asm -update` puts it in place, and the same test without -update
 // fails where what lies there is not what is written here.
 //
 // All tiles have one frame. For each block of the panel, they ask for a block that will be needed later,
@@ -95,6 +95,21 @@ func (f *file) text(name, comment string) {
 	f.raw("// func %s(a *tile)", name)
 	f.raw("// %s", comment)
 	f.raw("TEXT ·%s(SB), NOSPLIT, $0-8", name)
+}
+
+// peak writes the loop that the speed of tiles is compared with: the multiplications of one variant and
+// nothing else, as often as its argument says.
+func (f *file) peak(name string, body, end func()) {
+	f.raw("")
+	f.raw("// func %s(turns int)", name)
+	f.raw("TEXT ·%s(SB), NOSPLIT, $0-8", name)
+	f.op("MOVQ", "turns+0(FP)", "CX")
+	f.label(name + "_loop")
+	body()
+	f.op("DECQ", "CX")
+	f.op("JNZ", name+"_loop")
+	end()
+	f.op("RET")
 }
 
 // at is a memory operand: displacement and base register.

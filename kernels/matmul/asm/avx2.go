@@ -55,6 +55,11 @@ func avx2() string {
 	(&x86{f, "tileQ6KAVX2"}).q6k()
 	(&x86{f, "tileQ8AVX2"}).q8()
 	(&x86{f, "tileMXFP4AVX2"}).mxfp4()
+	f.peak("peakAVX2", func() {
+		for i := range 12 {
+			f.op("VPMADDUBSW", y(12), y(13), y(i))
+		}
+	}, func() { f.op("VZEROUPPER") })
 	return f.String()
 }
 

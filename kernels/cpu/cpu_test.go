@@ -1,0 +1,99 @@
+package cpu
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"kvasir/internal/moe"
+	"kvasir/kernels/quant"
+	"kvasir/kernels/ref"
+	"kvasir/kernels/variant"
+)
+
+// syntheticLayer is experts of plausible weights.
+func syntheticLayer(tb testing.TB, f [3]quant.Format, hidden, length, experts int) *ref.Layer {
+	tb.Helper()
+	l := &ref.Layer{Number: 3, Exponent: 20}
+	matrix := func(f quant.Format, in, out int, seed uint64) ref.Matrix {
+		n, err := f.RowBytes(in)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		data := make([]byte, n*out)
+		quant.Synthetic(data, f, seed)
+		m, err := ref.NewMatrix(f, in, out, data)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return m
+	}
+	for i := range experts {
+		seed := uint64(3*i + 1)
+		l.Experts = append(l.Experts, &ref.Expert{
+			Gate: matrix(f[0], hidden, length, seed), Up: matrix(f[1], hidden, length, seed+1),
+			Down: matrix(f[2], length, hidden, seed+2),
+		})
+	}
+	return l
+}
+
+// syntheticBatch is rows of normal values, each with topK experts.
+func syntheticBatch(tb testing.TB, l *ref.Layer, rows, topK int, seed uint64) *moe.Batch {
+	tb.Helper()
+	rng := rand.New(rand.NewPCG(seed, 2))
+	e := l.Experts[0]
+	b, err := moe.NewBatch(moe.Shape{Layer: l.Number, Hidden: e.Gate.In, Format: e.RowFormat()}, rows, rows*topK)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	x := make([]float32, e.Gate.In)
+	for range rows {
+		var experts []uint16
+		var weights []float32
+		for _, e := range rng.Perm(len(l.Experts))[:topK] {
+			experts = append(experts, uint16(e))
+			weights = append(weights, 1/float32(topK))
+		}
+		for i := range x {
+			x[i] = float32(rng.NormFloat64())
+		}
+		if s, at := ref.QuantizeRow(b.Row(b.Grow(experts, weights)), x); s != moe.OK {
+			tb.Fatal(s, at)
+		}
+	}
+	return b
+}
+
+func TestLayerEqualsReference(t *testing.T) {
+	for _, v := range variant.Available() {
+		for _, f := range [][3]quant.Format{
+			{quant.Q4K, quant.Q4K, quant.Q4K}, {quant.Q4K, quant.Q4K, quant.Q6K}, {quant.Q5K, quant.Q6K, quant.Q8_0},
+			{quant.MXFP4, quant.MXFP4, quant.MXFP4}, {quant.F16, quant.BF16, quant.F32}, {quant.Q8_0, quant.Q8_0, quant.Q4K},
+			{quant.Q8_0, quant.Q4K, quant.Q5K},
+		} {
+			t.Run(fmt.Sprintf("%s/%s", v, f), func(t *testing.T) {
+				l := syntheticLayer(t, f, 512, 768, 5)
+				batch := syntheticBatch(t, l, 33, 2, 1)
+				var want, got moe.Partials
+				if err := l.Forward(context.Background(), batch, &want); err != nil {
+					t.Fatal(err)
+				}
+				b := New(v, 3)
+				defer b.Close()
+				ly, err := b.NewLayer(NewArena(), l, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := ly.Forward(context.Background(), batch, &got); err != nil {
+					t.Fatal(err)
+				}
+				if !slices.Equal(got.Sum, want.Sum) || !slices.Equal(got.Status, want.Status) {
+					t.Error("partials differ")
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,230 @@
+package cpu
+
+import (
+	"fmt"
+
+	"kvasir/internal/moe"
+	"kvasir/kernels/matmul"
+	"kvasir/kernels/quant"
+	"kvasir/kernels/ref"
+)
+
+// Matrix is y = W x in the form in which it is computed on: repacked, or as it is in the file. It does not
+// change.
+type Matrix struct {
+	arena  *Arena        // keeps packed alive
+	shape  ref.Matrix    // without its bytes where they are repacked
+	takes  moe.RowFormat // of its rows
+	packed matmul.Packed
+}
+
+func (m *Matrix) isPacked() bool { return m.packed.Out > 0 }
+
+// NewMatrix returns m for the dense products of a backbone, with rows of format f, and repacks it into a
+// where that is quicker to compute on; Keeps tells. The error says what does not fit.
+func (b *Backend) NewMatrix(a *Arena, m *ref.Matrix, f moe.RowFormat) (*Matrix, error) {
+	h := &Matrix{}
+	if err := b.hold(h, a, m, f); err != nil {
+		return nil, err
+	}
+	if !h.isPacked() && b.packs(m, f) {
+		dst, err := a.alloc(b.packedBytes(m, f))
+		if err != nil {
+			return nil, err
+		}
+		if err := h.pack(dst); err != nil {
+			return nil, err
+		}
+	}
+	return h, nil
+}
+
+// Keeps reports whether m still needs the bytes that it was made from.
+func (m *Matrix) Keeps() bool { return !m.isPacked() }
+
+// In and Out are the sizes of m: Out rows of In weights.
+func (m *Matrix) In() int  { return m.shape.In }
+func (m *Matrix) Out() int { return m.shape.Out }
+
+// Takes returns the format of the rows that m is multiplied with.
+func (m *Matrix) Takes() moe.RowFormat { return m.takes }
+
+// hold fills h with m as it is, after a look at every block of it.
+func (b *Backend) hold(h *Matrix, a *Arena, m *ref.Matrix, f moe.RowFormat) error {
+	if _, err := ref.NewMatrix(m.Format, m.In, m.Out, m.Data); err != nil {
+		return err
+	}
+	if f == moe.RowQ8K && !m.Format.IsK() || f == moe.RowQ8 && !m.Format.IsBlock32() {
+		return fmt.Errorf("%w: %s rows for weights in %s", ref.ErrShape, f, m.Format)
+	}
+	if err := quant.Check(m.Format, m.Data); err != nil {
+		return err
+	}
+	*h = Matrix{arena: a, shape: *m, takes: f}
+	return nil
+}
+
+// packs reports whether m is repacked for rows of format f.
+func (b *Backend) packs(m *ref.Matrix, f moe.RowFormat) bool {
+	return b.kernel != nil && f != moe.RowF32 && matmul.Packs(m.Format)
+}
+
+// packedBytes returns how much of an arena m takes: 0 where it is not repacked.
+func (b *Backend) packedBytes(m *ref.Matrix, f moe.RowFormat) int {
+	if !b.packs(m, f) {
+		return 0
+	}
+	n, err := matmul.PackedBytes(m.Format, m.In, m.Out)
+	if err != nil {
+		panic("BUG: " + err.Error()) // hold has looked at the shape
+	}
+	return n
+}
+
+// pack repacks m into dst.
+func (m *Matrix) pack(dst []byte) error {
+	p, err := matmul.Pack(dst, &m.shape)
+	if err != nil {
+		return err
+	}
+	m.packed, m.shape.Data = p, nil
+	return nil
+}
+
+// bytes returns the bytes of rows lo to hi-1 of m, whose numbers are multiples of a panel's, or hi is the
+// end.
+func (m *Matrix) bytes(lo, hi int) []byte {
+	if m.isPacked() {
+		return m.packed.Bytes(lo/matmul.PanelRows, panels(hi))
+	}
+	n := len(m.shape.Data) / m.shape.Out
+	return m.shape.Data[lo*n : hi*n]
+}
+
+// panels returns how many panels n rows take.
+func panels(n int) int { return (n + matmul.PanelRows - 1) / matmul.PanelRows }
+
+// operand is rows in the form in which a matrix takes them: records where it is repacked, rows where not.
+type operand struct {
+	records matmul.Rows
+	rows    []moe.Row
+}
+
+func (x *operand) reset() {
+	x.records.Reset()
+	x.rows = x.rows[:0]
+}
+
+// result is where a product goes: value o of row r, for o from lo on, to dst[r*stride + o - lo].
+type result struct {
+	dst    []float32
+	stride int
+}
+
+// mul multiplies the rows x with rows lo to hi-1 of m; lo is a multiple of matmul.PanelRows. after is
+// what will be read next.
+func (b *Backend) mul(w *worker, y result, m *Matrix, lo, hi int, x *operand, after []byte) {
+	if m.isPacked() {
+		w.product = matmul.Product{
+			M: &m.packed, Lo: lo / matmul.PanelRows, Hi: panels(hi), X: x.records,
+			Dst: y.dst, Stride: y.stride, After: after,
+		}
+		b.kernel.Mul(w.matmul, &w.product)
+		return
+	}
+	part := ref.Matrix{Format: m.shape.Format, In: m.shape.In, Out: hi - lo, Data: m.bytes(lo, hi)}
+	if y.stride == part.Out {
+		part.MatMul(y.dst, x.rows, 0, part.Out, &w.scratch)
+		return
+	}
+	w.part = grown(w.part, len(x.rows)*part.Out)
+	part.MatMul(w.part, x.rows, 0, part.Out, &w.scratch)
+	for r := range x.rows {
+		copy(y.dst[r*y.stride:], w.part[r*part.Out:(r+1)*part.Out])
+	}
+}
+
+// smallProduct is the number of products below which a matrix is multiplied by one thread: waking the
+// others takes longer.
+const smallProduct = 1 << 20
+
+// MatMul sets dst[r*Out + o] to value o of W x[r] for all rows, which have the format that m takes.
+func (b *Backend) MatMul(dst []float32, m *Matrix, x []moe.Row) {
+	if len(dst) < len(x)*m.Out() {
+		panic(fmt.Sprintf("BUG: %d rows of %d into %d values", len(x), m.Out(), len(dst)))
+	}
+	if len(x) == 0 {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	d := &b.dense
+	d.dst, d.m = dst, m
+	d.x.reset()
+	for i, row := range x {
+		if row.Format != m.takes {
+			panic(fmt.Sprintf("BUG: row %d is %s, the matrix takes %s", i, row.Format, m.takes))
+		}
+	}
+	if m.isPacked() {
+		d.records.Reset(m.takes, m.In(), len(x))
+		d.rows = x
+		b.team.run((len(x)+rowsPerTask-1)/rowsPerTask, denseRows{d})
+		for i := range x {
+			d.x.records.Add(&d.records, i)
+		}
+	} else {
+		d.x.rows = append(d.x.rows, x...)
+	}
+	tasks := 1
+	if len(x)*m.In()*m.Out() > smallProduct {
+		tasks = min(panels(m.Out()), 4*b.Threads())
+	}
+	d.b, d.tasks = b, tasks
+	b.team.run(tasks, denseColumns{d})
+	d.dst, d.m, d.rows = nil, nil, nil
+	clear(d.x.rows)
+}
+
+// rowsPerTask is how many rows are brought into records at a time.
+const rowsPerTask = 16
+
+// dense is a product of a backbone under way.
+type dense struct {
+	b       *Backend
+	dst     []float32
+	m       *Matrix
+	rows    []moe.Row
+	records matmul.Records
+	x       operand
+	tasks   int
+}
+
+type denseRows struct{ *dense }
+
+func (d denseRows) do(_ *worker, task, _ int) {
+	for i := task * rowsPerTask; i < min(task*rowsPerTask+rowsPerTask, len(d.rows)); i++ {
+		d.records.Set(i, d.rows[i])
+	}
+}
+
+type denseColumns struct{ *dense }
+
+func (d denseColumns) do(w *worker, task, after int) {
+	lo, hi := d.columns(task)
+	var next []byte
+	if after >= 0 {
+		next = d.m.bytes(d.columns(after))
+	}
+	d.b.mul(w, result{d.dst[lo:], d.m.Out()}, d.m, lo, hi, &d.x, next)
+}
+
+// columns returns the share of a task.
+func (d denseColumns) columns(task int) (lo, hi int) { return share(d.m.Out(), task, d.tasks) }
+
+// share cuts n rows of weights into tasks of whole panels.
+func share(n, task, tasks int) (lo, hi int) {
+	p := panels(n)
+	lo, hi = p*task/tasks*matmul.PanelRows, p*(task+1)/tasks*matmul.PanelRows
+	return lo, min(hi, n)
+}
