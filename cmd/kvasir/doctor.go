@@ -8,13 +8,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 
 	"kvasir/engine"
 	"kvasir/engine/tiny"
 	"kvasir/internal/machine"
+	"kvasir/kernels/cuda"
 	"kvasir/kernels/ref"
+	"kvasir/kernels/variant"
 )
 
 type doctorCmd struct {
@@ -24,6 +25,8 @@ type doctorCmd struct {
 // Help is printed by kvasir doctor --help.
 func (doctorCmd) Help() string {
 	return `Every line says ok, note or problem. A note is worth knowing and stops nothing; a problem says what to do. With a problem the exit status is 1.
+
+KVASIR_KERNEL, set to one of the kernels that doctor names, makes every command compute with that one. The results are the same.
 
 Example:
 
@@ -49,21 +52,24 @@ type finding struct {
 
 type doctorReport struct {
 	Machine   machine.Facts `json:"machine"`
+	ReadRate  uint64        `json:"read_bytes_per_s"` // out of memory, by all threads; 0: not measured
+	GPUs      []cuda.Device `json:"gpus"`
 	Build     buildVersion  `json:"build"`
-	Kernel    string        `json:"kernel"`
-	Class     string        `json:"class"` // exact: this machine gives the bits of every other one
+	Kernel    string        `json:"kernel"`  // the variant that is taken
+	Kernels   []string      `json:"kernels"` // those that could be, the best last
+	Class     string        `json:"class"`   // exact: this machine gives the bits of every other one
 	Model     string        `json:"model"`
 	ModelHash string        `json:"model_sha256"`
 	Findings  []finding     `json:"findings"`
 }
 
-// kernel is what computes the experts. It is the definition of the arithmetic itself.
-const kernel = "portable"
-
 // Run examines the machine and the build.
 func (c doctorCmd) Run(ctx context.Context, a *app) error {
-	r := doctorReport{Machine: machine.Read(), Build: version(), Kernel: kernel, Model: tiny.Name}
-	r.Findings = append(r.Findings, r.processor(), r.features(), r.memory(), kernelFinding(a.settings))
+	r := doctorReport{Machine: machine.Read(), Build: version(), Model: tiny.Name}
+	r.Findings = append(r.Findings, r.processor(), r.features(), r.caches(), r.memory())
+	r.Findings = append(r.Findings, r.bandwidth(machine.ReadRate(r.Machine.Threads, readTime)))
+	r.Findings = append(r.Findings, r.kernel(variant.Active()))
+	r.Findings = append(r.Findings, r.gpus(cuda.Devices())...)
 	r.Findings = append(r.Findings, r.arithmetic(checkArithmetic(arithmeticChecks)), r.model(ctx))
 	r.Findings = append(r.Findings, homeFinding(a.settings), fileFinding(a.settings))
 	for _, x := range a.settings.strangers(a.model.Model) {
@@ -118,47 +124,6 @@ func (r *doctorReport) print(s *screen) {
 		t.add(string(f.Verdict), f.Check, text)
 	}
 	t.print(s)
-}
-
-func (r *doctorReport) processor() finding {
-	text := fmt.Sprintf("%s, %s, %s/%s", r.Machine.CPU, plural(r.Machine.Cores, "core"), runtime.GOOS,
-		runtime.GOARCH)
-	if r.Machine.Threads != r.Machine.Cores {
-		text += fmt.Sprintf(", of which %d may be used", r.Machine.Threads)
-	}
-	return finding{Check: "processor", Verdict: good, Text: text}
-}
-
-func (r *doctorReport) features() finding {
-	if len(r.Machine.Features) == 0 {
-		return finding{Check: "features", Verdict: good, Text: "none that a kernel could use"}
-	}
-	return finding{Check: "features", Verdict: good, Text: strings.Join(r.Machine.Features, " ")}
-}
-
-// leastMemory is what the built-in model takes with a full context, several times over.
-const leastMemory = 256 << 20
-
-func (r *doctorReport) memory() finding {
-	m := r.Machine
-	switch {
-	case m.Memory == 0:
-		return finding{"memory", note, "this system does not tell", ""}
-	case m.Available == 0:
-		return finding{"memory", good, size(m.Memory), ""}
-	case m.Available < leastMemory:
-		return finding{"memory", note, fmt.Sprintf("%s, only %s available", size(m.Memory), size(m.Available)),
-			"close other programs before you run a large model"}
-	}
-	return finding{"memory", good, fmt.Sprintf("%s, %s available", size(m.Memory), size(m.Available)), ""}
-}
-
-func kernelFinding(s *settings) finding {
-	if asked := s.environ["KVASIR_KERNEL"]; asked != "" && asked != kernel {
-		return finding{"kernel", note, fmt.Sprintf("KVASIR_KERNEL asks for %q; this build has only %s and uses it",
-			asked, kernel), "unset KVASIR_KERNEL"}
-	}
-	return finding{"kernel", good, kernel + ", plain Go: the only one in this build, the same on every processor", ""}
 }
 
 func (r *doctorReport) arithmetic(wrong []string) finding {

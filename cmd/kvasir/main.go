@@ -4,7 +4,8 @@
 // package engine and below. What others rely on:
 //
 //   - Exit status: 0 done, 1 failed, 2 wrong usage (a flag, an environment variable or the settings
-//     file). A failure is exactly one line on standard error, and never a stack trace.
+//     file). A failure is exactly one line on standard error, and never a stack trace. KVASIR_KERNEL
+//     is no setting but a wish that a machine may fail to meet: 1, whatever the command.
 //   - Settings: flag, then environment (KVASIR_ and the flag's name), then the settings file, then
 //     the default. An empty environment variable counts as unset. settings.go has the rules.
 //   - Results go to standard output, everything else to standard error. Colour and echo only on a
@@ -25,6 +26,8 @@ import (
 	"syscall"
 
 	"github.com/alecthomas/kong"
+
+	"kvasir/kernels/variant"
 )
 
 // Exit statuses.
@@ -97,6 +100,10 @@ func (a *app) run(ctx context.Context, args []string) error {
 	slog.SetDefault(a.log)
 	a.log.Debug("command", "name", parsed.Command(), "home", a.settings.home,
 		"settings_file", a.settings.file)
+	// Whatever the command computes, it computes with the kernel that was asked for or not at all.
+	if _, err := variant.Active(); err != nil {
+		return fmt.Errorf("%s: %w", variant.Env, err)
+	}
 	parsed.BindTo(ctx, (*context.Context)(nil))
 	return parsed.Run(a, &c)
 }
