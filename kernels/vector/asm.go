@@ -1,4 +1,4 @@
-//go:build !purego && amd64
+//go:build !purego && (amd64 || arm64)
 
 package vector
 
@@ -158,6 +158,11 @@ func vecBF16(dst *float32, src *byte, n int)
 //
 //go:noescape
 func vecQ8(dst *float32, src *byte, blocks int)
+
+// vecQ5 dequantises blocks of Q5_0.
+//
+//go:noescape
+func vecQ5(dst *float32, src *byte, blocks int)
 
 // vecMXFP4 dequantises blocks of MXFP4.
 //

@@ -29,6 +29,9 @@ func (o *Ops) Dequantize(dst []float32, f quant.Format, src []byte) {
 		return
 	}
 	switch f {
+	case quant.F32:
+		// Processors with assembly have the order of bytes that files have.
+		copy(unsafe.Slice((*byte)(unsafe.Pointer(&dst[0])), len(src)), src)
 	case quant.F16, quant.BF16:
 		n := o.whole(len(dst))
 		if n > 0 && f == quant.F16 {
@@ -39,6 +42,8 @@ func (o *Ops) Dequantize(dst []float32, f quant.Format, src []byte) {
 		quant.Dequantize(dst[n:], f, src[2*n:])
 	case quant.Q8_0:
 		vecQ8(&dst[0], &src[0], len(dst)/32)
+	case quant.Q5_0:
+		vecQ5(&dst[0], &src[0], len(dst)/32)
 	case quant.MXFP4:
 		vecMXFP4(&dst[0], &src[0], len(dst)/32)
 	case quant.Q4K, quant.Q5K, quant.Q6K:
@@ -49,6 +54,6 @@ func (o *Ops) Dequantize(dst []float32, f quant.Format, src []byte) {
 			vecBlockK(&dst[0], &b, f != quant.Q6K)
 		}
 	default:
-		quant.Dequantize(dst, f, src)
+		panic(fmt.Sprintf("BUG: no assembly for %s", f))
 	}
 }

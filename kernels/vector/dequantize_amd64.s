@@ -35,8 +35,9 @@ loop:
 	VZEROUPPER
 	RET
 
-#define EIGHTS(off, y) \
-	VPMOVSXBD off(SI), y; VCVTDQ2PS y, y; VMULPS Y15, y, y
+// y = the eight bytes at x as floats, times Y15.
+#define BYTES(x, y) \
+	VPMOVSXBD x, y; VCVTDQ2PS y, y; VMULPS Y15, y, y
 
 // func vecQ8(dst *float32, src *byte, blocks int)
 TEXT ·vecQ8(SB), NOSPLIT, $0-24
@@ -49,10 +50,10 @@ loop:
 	VMOVD        AX, X15
 	VCVTPH2PS    X15, X15
 	VBROADCASTSS X15, Y15
-	EIGHTS(2, Y0)
-	EIGHTS(10, Y1)
-	EIGHTS(18, Y2)
-	EIGHTS(26, Y3)
+	BYTES(2(SI), Y0)
+	BYTES(10(SI), Y1)
+	BYTES(18(SI), Y2)
+	BYTES(26(SI), Y3)
 	VMOVUPS Y0, (DI)
 	VMOVUPS Y1, 32(DI)
 	VMOVUPS Y2, 64(DI)
@@ -64,12 +65,65 @@ loop:
 	VZEROUPPER
 	RET
 
+DATA fifth<>+0(SB)/8, $0x0000000000000000 // byte of the fifth bits
+DATA fifth<>+8(SB)/8, $0x0101010101010101
+DATA fifth<>+16(SB)/8, $0x0202020202020202
+DATA fifth<>+24(SB)/8, $0x0303030303030303
+GLOBL fifth<>(SB), RODATA|NOPTR, $32
+
+DATA within<>+0(SB)/8, $0x8040201008040201 // bit within it
+GLOBL within<>(SB), RODATA|NOPTR, $8
+
+// func vecQ5(dst *float32, src *byte, blocks int)
+//
+// A value without its fifth bit is 16 lower: its upper bits are set.
+TEXT ·vecQ5(SB), NOSPLIT, $0-24
+	MOVQ         dst+0(FP), DI
+	MOVQ         src+8(FP), SI
+	MOVQ         blocks+16(FP), CX
+	VMOVDQU      fifth<>(SB), Y14
+	VPBROADCASTQ within<>(SB), Y13
+	VPCMPEQB     Y12, Y12, Y12
+	VPSRLW       $12, Y12, Y12
+	VPACKUSWB    Y12, Y12, Y12 // 15 in each byte
+	VPSLLW       $4, Y12, Y11  // -16
+
+loop:
+	MOVWLZX      (SI), AX
+	VMOVD        AX, X15
+	VCVTPH2PS    X15, X15
+	VBROADCASTSS X15, Y15
+	VMOVDQU      6(SI), X0
+	VPSRLW       $4, X0, X1
+	VINSERTI128  $1, X1, Y0, Y0
+	VPAND        Y12, Y0, Y0
+	VPBROADCASTD 2(SI), Y1
+	VPSHUFB      Y14, Y1, Y1
+	VPAND        Y13, Y1, Y1
+	VPCMPEQB     Y13, Y1, Y1
+	VPANDN       Y11, Y1, Y1
+	VPOR         Y1, Y0, Y0
+	VEXTRACTI128 $1, Y0, X1
+	VPSRLDQ      $8, X0, X2
+	VPSRLDQ      $8, X1, X3
+	BYTES(X0, Y0)
+	BYTES(X2, Y2)
+	BYTES(X1, Y1)
+	BYTES(X3, Y3)
+	VMOVUPS      Y0, (DI)
+	VMOVUPS      Y2, 32(DI)
+	VMOVUPS      Y1, 64(DI)
+	VMOVUPS      Y3, 96(DI)
+	ADDQ         $22, SI
+	ADDQ         $128, DI
+	DECQ         CX
+	JNZ          loop
+	VZEROUPPER
+	RET
+
 DATA doubled<>+0(SB)/8, $0x0C08060403020100
 DATA doubled<>+8(SB)/8, $0xF4F8FAFCFDFEFF00
 GLOBL doubled<>(SB), RODATA|NOPTR, $16
-
-#define FP4(x, y) \
-	VPMOVSXBD x, y; VCVTDQ2PS y, y; VMULPS Y15, y, y
 
 // func vecMXFP4(dst *float32, src *byte, blocks int)
 TEXT ·vecMXFP4(SB), NOSPLIT, $0-24
@@ -101,10 +155,10 @@ scaled:
 	VBROADCASTSS X15, Y15
 	VPSRLDQ      $8, X0, X2
 	VPSRLDQ      $8, X1, X3
-	FP4(X0, Y0)
-	FP4(X2, Y2)
-	FP4(X1, Y1)
-	FP4(X3, Y3)
+	BYTES(X0, Y0)
+	BYTES(X2, Y2)
+	BYTES(X1, Y1)
+	BYTES(X3, Y3)
 	VMOVUPS Y0, (DI)
 	VMOVUPS Y2, 32(DI)
 	VMOVUPS Y1, 64(DI)

@@ -1,4 +1,4 @@
-//go:build purego || !amd64
+//go:build purego || !(amd64 || arm64)
 
 package vector
 
@@ -43,5 +43,6 @@ func vecDeltaWrite(*float32, *float32, *float32, *float32, *float32, int, int, i
 func vecF16(*float32, *byte, int)                                                   { panic(none) }
 func vecBF16(*float32, *byte, int)                                                  { panic(none) }
 func vecQ8(*float32, *byte, int)                                                    { panic(none) }
+func vecQ5(*float32, *byte, int)                                                    { panic(none) }
 func vecMXFP4(*float32, *byte, int)                                                 { panic(none) }
 func vecBlockK(*float32, *quant.BlockK, bool)                                       { panic(none) }

@@ -58,12 +58,13 @@ func TestPartialsArePackedAsByRef(t *testing.T) {
 	})
 }
 
-// TestPackingSeesOneWideValue has one sum that needs more bits than the others, in every place: it
-// decides the width, and without it the width would be refused.
+// TestPackingSeesOneWideValue has one sum that needs more bits than the others, in
+// many places: it decides the width, and without it the width would be refused.
 func TestPackingSeesOneWideValue(t *testing.T) {
 	eachVariant(t, func(t *testing.T, o *Ops) {
 		for _, n := range []int{1, 8, 29, 256} {
-			for at := range n {
+			step := max(1, n/32-1) // 7 in 256: it meets every place of a group
+			for at := 0; at < n; at += step {
 				for w := 1; w <= 34; w++ {
 					for _, v := range []int64{1<<w - 1, -1 << w, 1 << w, -1<<w - 1} {
 						sum := make([]int64, n)
