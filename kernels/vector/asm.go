@@ -129,6 +129,11 @@ func vecMul(dst, x, y *float32, n int)
 //go:noescape
 func vecMulAdd(dst, x, y *float32, n int)
 
+// vecTurn: lo, hi = lo*cos - hi*sin, lo*sin + hi*cos
+//
+//go:noescape
+func vecTurn(lo, hi, cos, sin *float32, n int)
+
 // vecAddRows: dst += e[p]*row p of v, for n columns, a multiple of 32.
 //
 //go:noescape

@@ -84,3 +84,20 @@ func (o *Ops) MulAdd(dst, x, y []float32) {
 		dst[i] += float32(x[i] * y[i])
 	}
 }
+
+// Turn turns each pair of lo and hi by an angle: lo, hi = lo*cos - hi*sin, lo*sin + hi*cos, rounded
+// after each. It is what a rope does to the halves of a head.
+func (o *Ops) Turn(lo, hi, cos, sin []float32) {
+	same("turn", len(lo), len(hi))
+	same("turn", len(lo), len(cos))
+	same("turn", len(lo), len(sin))
+	n := o.whole(len(lo))
+	if n > 0 {
+		vecTurn(&lo[0], &hi[0], &cos[0], &sin[0], n)
+	}
+	for i := n; i < len(lo); i++ {
+		a, b := lo[i], hi[i]
+		lo[i] = float32(a*cos[i]) - float32(b*sin[i])
+		hi[i] = float32(a*sin[i]) + float32(b*cos[i])
+	}
+}

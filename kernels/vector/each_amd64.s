@@ -126,3 +126,29 @@ loop:
 	JNZ     loop
 	VZEROUPPER
 	RET
+
+// func vecTurn(lo, hi, cos, sin *float32, n int)
+TEXT ·vecTurn(SB), NOSPLIT, $0-40
+	MOVQ lo+0(FP), DI
+	MOVQ hi+8(FP), SI
+	MOVQ cos+16(FP), DX
+	MOVQ sin+24(FP), BX
+	MOVQ n+32(FP), CX
+	XORL AX, AX
+
+loop:
+	VMOVUPS (DX)(AX*4), Y2
+	VMOVUPS (BX)(AX*4), Y3
+	VMULPS  (DI)(AX*4), Y2, Y4
+	VMULPS  (SI)(AX*4), Y3, Y5
+	VMULPS  (DI)(AX*4), Y3, Y6
+	VMULPS  (SI)(AX*4), Y2, Y7
+	VSUBPS  Y5, Y4, Y4
+	VADDPS  Y7, Y6, Y6
+	VMOVUPS Y4, (DI)(AX*4)
+	VMOVUPS Y6, (SI)(AX*4)
+	ADDQ    $8, AX
+	CMPQ    AX, CX
+	JNE     loop
+	VZEROUPPER
+	RET

@@ -128,3 +128,28 @@ loop:
 	SUBS   $8, R2
 	BNE    loop
 	RET
+
+// func vecTurn(lo, hi, cos, sin *float32, n int)
+TEXT ·vecTurn(SB), NOSPLIT, $0-40
+	MOVD lo+0(FP), R0
+	MOVD hi+8(FP), R1
+	MOVD cos+16(FP), R2
+	MOVD sin+24(FP), R3
+	MOVD n+32(FP), R4
+
+loop:
+	VLD1   (R0), [V0.S4]
+	VLD1   (R1), [V1.S4]
+	VLD1.P 16(R2), [V2.S4]
+	VLD1.P 16(R3), [V3.S4]
+	FMUL(2, 0, 4)
+	FMUL(3, 1, 5)
+	FMUL(3, 0, 6)
+	FMUL(2, 1, 7)
+	FSUB(5, 4, 4)
+	FADD(7, 6, 6)
+	VST1.P [V4.S4], 16(R0)
+	VST1.P [V6.S4], 16(R1)
+	SUBS   $4, R4
+	BNE    loop
+	RET

@@ -37,6 +37,7 @@ func vecScaleMul(*float32, *float32, *float32, int, float32)                    
 func vecScaleAdd(*float32, *float32, int, float32)                                  { panic(none) }
 func vecMul(*float32, *float32, *float32, int)                                      { panic(none) }
 func vecMulAdd(*float32, *float32, *float32, int)                                   { panic(none) }
+func vecTurn(*float32, *float32, *float32, *float32, int)                           { panic(none) }
 func vecAddRows(*float32, *float32, *float32, int, int, int)                        { panic(none) }
 func vecDeltaRead(*float32, *float32, *float32, int, int, int, float32)             { panic(none) }
 func vecDeltaWrite(*float32, *float32, *float32, *float32, *float32, int, int, int) { panic(none) }

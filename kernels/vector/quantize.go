@@ -8,6 +8,9 @@ import (
 // rowMax is the magnitude of 2^40: a row with a value above it is a fault.
 const rowMax = (127 + 40) << 23
 
+// infinity is the magnitude of infinity; what is below it is a number.
+const infinity = 0xff << 23
+
 // QuantizeRow does what ref.QuantizeRow does.
 func (o *Ops) QuantizeRow(dst moe.Row, x []float32) (moe.Status, int) {
 	if !o.simd() || !fits(dst, len(x)) {
@@ -61,6 +64,9 @@ func quantizeShort(q []int8, scale *float32, x []float32) uint32 {
 	copy(q, out[:])
 	return largest
 }
+
+// Finite reports whether no x is NaN or infinite.
+func (o *Ops) Finite(x []float32) bool { return o.largest(x, 1, 1) < infinity }
 
 // largest returns the largest magnitude of (w*y)*scale.
 func (o *Ops) largest(y []float32, w, scale float32) uint32 {

@@ -89,6 +89,13 @@ func split64(v float64) (lo, hi float32) {
 	return float32(b & 0xffffff), float32(b >> 24 & 0xffffff)
 }
 
+func truth(v bool) float32 {
+	if v {
+		return 1
+	}
+	return 0
+}
+
 var operations = []operation{
 	{"Gate", func(o *Ops, a *args) { o.Gate(a.x, a.y, a.z) }, func(a *args) {
 		each(a.x, func(i int) float32 { return ref.Gated(a.y[i], a.z[i]) })
@@ -165,6 +172,14 @@ var operations = []operation{
 	}},
 	{"MulAdd", func(o *Ops, a *args) { o.MulAdd(a.x, a.y, a.z) }, func(a *args) {
 		each(a.x, func(i int) float32 { return a.x[i] + float32(a.y[i]*a.z[i]) })
+	}},
+	{"Turn", func(o *Ops, a *args) { o.Turn(a.x, a.y, a.z, a.u) }, func(a *args) {
+		x := slices.Clone(a.x)
+		each(a.x, func(i int) float32 { return float32(x[i]*a.z[i]) - float32(a.y[i]*a.u[i]) })
+		each(a.y, func(i int) float32 { return float32(x[i]*a.u[i]) + float32(a.y[i]*a.z[i]) })
+	}},
+	{"Finite", func(o *Ops, a *args) { a.returns(truth(o.Finite(a.x))) }, func(a *args) {
+		a.returns(truth(!slices.ContainsFunc(a.x, func(v float32) bool { return v-v != 0 })))
 	}},
 	{"AddRows", func(o *Ops, a *args) { o.AddRows(a.x, a.k, a.m, a.stride) }, func(a *args) {
 		for p, e := range a.k {
@@ -323,6 +338,8 @@ func TestLengthsThatDoNotFitPanic(t *testing.T) {
 			"Mul, y":         func() { o.Mul(long, long, short) },
 			"MulAdd":         func() { o.MulAdd(long, short, long) },
 			"MulAdd, y":      func() { o.MulAdd(long, long, short) },
+			"Turn":           func() { o.Turn(long, short, long, long) },
+			"Turn, sin":      func() { o.Turn(long, long, long, short) },
 			"AddRows":        func() { o.AddRows(long, long[:2], make([]float32, 127), 64) },
 			"DeltaRead":      func() { o.DeltaRead(long, make([]float32, 127), long[:2], 1) },
 			"DeltaWrite":     func() { o.DeltaWrite(long, make([]float32, 127), long[:2], long[:2], long) },
