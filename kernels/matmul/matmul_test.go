@@ -162,3 +162,20 @@ func BenchmarkMul(b *testing.B) {
 		}
 	}
 }
+
+func BenchmarkPack(b *testing.B) {
+	const in, out = 3072, 1024
+	for _, f := range formats {
+		b.Run(f.String(), func(b *testing.B) {
+			m := randomMatrix(b, rand.New(rand.NewPCG(1, 1)), f, in, out)
+			size, _ := PackedBytes(f, in, out)
+			dst := moe.AlignedBytes(size)
+			b.SetBytes(int64(len(m.Data)))
+			for b.Loop() {
+				if _, err := Pack(dst, &m); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -18,68 +18,86 @@ func aligned(b []byte) bool {
 	return len(b) == 0 || uintptr(unsafe.Pointer(unsafe.SliceData(b)))%64 == 0
 }
 
-// packPanel lays out rows first to first+15 of m in dst. Rows beyond the last are zeros.
+// blocks16 is the same block of 16 rows.
+type blocks16 [PanelRows][]byte
+
+// nothing stands for the blocks of rows beyond the last. All formats read it as zeros.
+var nothing [256]byte
+
+// packPanel lays out rows first to first+15 of m in dst.
 func packPanel(p *Packed, dst []byte, m *ref.Matrix, first int) {
 	_, size := m.Format.Block()
 	row := p.blocks * size
-	if m.Out-first < PanelRows {
-		clear(dst)
-	}
-	for o := range min(PanelRows, m.Out-first) {
-		src := m.Data[(first+o)*row:][:row]
-		for k := range p.blocks {
-			packBlock(dst[k*p.layout.bytes:][:p.layout.bytes], src[k*size:][:size], m.Format, o)
+	var src blocks16
+	for k := range p.blocks {
+		for o := range src {
+			src[o] = nothing[:size]
+			if first+o < m.Out {
+				src[o] = m.Data[(first+o)*row+k*size:][:size]
+			}
 		}
+		packBlock(dst[k*p.layout.bytes:][:p.layout.bytes], &src, m.Format)
 	}
 }
 
-// packBlock puts a block of the file into place o of a block of a panel.
-func packBlock(dst, src []byte, f quant.Format, o int) {
+// packBlock lays out a block of 16 rows.
+func packBlock(dst []byte, src *blocks16, f quant.Format) {
 	switch f {
 	case quant.Q4K:
-		spread(dst, src[16:144], o)
-		packScales(dst[q4Scale:], src[:16], o)
+		lines(dst, src, 16, 144)
+		packScales(dst[q4Scale:], src)
 	case quant.Q5K:
-		spread(dst, src[48:176], o)
-		spread(dst[q5High:], src[16:48], o)
-		packScales(dst[q5Scale:], src[:16], o)
+		lines(dst, src, 48, 176)
+		lines(dst[q5High:], src, 16, 48)
+		packScales(dst[q5Scale:], src)
 	case quant.Q6K:
-		spread(dst, src[:192], o)
-		for j, sc := range src[192:208] {
-			dst[q6Scale+PanelRows*j+o] = sc
+		lines(dst, src, 0, 192)
+		for o, b := range src {
+			for j, sc := range b[192:208] {
+				dst[q6Scale+PanelRows*j+o] = sc
+			}
+			copy(dst[q6D+2*o:][:2], b[208:])
 		}
-		copy(dst[q6D+2*o:][:2], src[208:])
 	case quant.Q8_0:
-		spread(dst, src[2:34], o)
-		copy(dst[q8D+2*o:][:2], src)
+		lines(dst, src, 2, 34)
+		for o, b := range src {
+			copy(dst[q8D+2*o:][:2], b)
+		}
 	default: // MXFP4
-		spread(dst, src[1:17], o)
-		dst[mxScale+o] = 0
-		if e := src[0]; e >= mxLeast {
-			dst[mxScale+o] = e - 1
+		lines(dst, src, 1, 17)
+		for o, b := range src {
+			dst[mxScale+o] = 0
+			if e := b[0]; e >= mxLeast {
+				dst[mxScale+o] = e - 1
+			}
 		}
 	}
 }
 
-// spread puts the words of src, four bytes each, into place o of one line after another.
-func spread(dst, src []byte, o int) {
-	for i := 0; i < len(src); i += 4 {
-		le.PutUint32(dst[i*PanelRows+4*o:], le.Uint32(src[i:]))
+// lines interleaves bytes lo to hi-1 of the blocks, four bytes of each a line.
+func lines(dst []byte, src *blocks16, lo, hi int) {
+	for at := lo; at < hi; at += 4 {
+		d := (*[line]byte)(dst)
+		for o := range src {
+			le.PutUint32(d[4*o:], le.Uint32(src[o][at:]))
+		}
+		dst = dst[line:]
 	}
 }
 
-// packScales puts the head of a Q4_K or Q5_K block, whose fields quant.DecodeK describes, behind the
-// values: scales as bytes, minimums in pairs, d and dmin as they are.
-func packScales(dst, head []byte, o int) {
-	p := head[4:16]
-	for j := range 4 {
-		dst[PanelRows*j+o] = p[j] & 63
-		dst[PanelRows*(j+4)+o] = p[j+8]&15 | p[j]>>6<<4
-		mins := dst[q4Min-q4Scale:]
-		low, high := p[j+4]&63, p[j+8]>>4|p[j+4]>>6<<4
-		mins[2*PanelRows*(j/2)+2*o+j%2] = low
-		mins[2*PanelRows*(2+j/2)+2*o+j%2] = high
+// packScales lays out the heads of Q4_K or Q5_K blocks, whose fields quant.DecodeK describes: scales as
+// bytes, minimums in pairs, d and dmin as they are.
+func packScales(dst []byte, src *blocks16) {
+	mins := dst[q4Min-q4Scale:]
+	for o, head := range src {
+		p := head[4:16]
+		for j := range 4 {
+			dst[PanelRows*j+o] = p[j] & 63
+			dst[PanelRows*(j+4)+o] = p[j+8]&15 | p[j]>>6<<4
+			mins[2*PanelRows*(j/2)+2*o+j%2] = p[j+4] & 63
+			mins[2*PanelRows*(2+j/2)+2*o+j%2] = p[j+8]>>4 | p[j+4]>>6<<4
+		}
+		copy(dst[q4D-q4Scale+2*o:][:2], head)
+		copy(dst[q4DMin-q4Scale+2*o:][:2], head[2:])
 	}
-	copy(dst[q4D-q4Scale+2*o:][:2], head)
-	copy(dst[q4DMin-q4Scale+2*o:][:2], head[2:])
 }

@@ -60,7 +60,7 @@ DATA mxfp4<>+24(SB)/8, $0x00040608090a0b0c
 GLOBL mxfp4<>(SB), RODATA|NOPTR, $32
 
 // func tileQ4KAVX2(a *tile)
-// Q4_K: 16-bit sums over a whole sub-block.
+// Q4_K: sums over a whole sub-block.
 TEXT ·tileQ4KAVX2(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), DI
 	MOVQ 0(DI), SI
@@ -3507,7 +3507,7 @@ tileQ4KAVX2_done:
 	RET
 
 // func tileQ5KAVX2(a *tile)
-// Q5_K: weights unpacked once a block, 16-bit sums over half a sub-block.
+// Q5_K: weights unpacked once a block; 16-bit sums over half a sub-block, or 32-bit sums over all of it.
 TEXT ·tileQ5KAVX2(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), DI
 	MOVQ 0(DI), SI
@@ -6588,7 +6588,7 @@ tileQ5KAVX2_done:
 	RET
 
 // func tileQ6KAVX2(a *tile)
-// Q6_K: weights unpacked once a block, with 32 added; 16-bit sums over the 16 values of a scale.
+// Q6_K: weights unpacked once a block, with 32 added; sums over the 16 values of a scale.
 TEXT ·tileQ6KAVX2(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), DI
 	MOVQ 0(DI), SI
@@ -10442,7 +10442,7 @@ tileQ8AVX2_record:
 	RET
 
 // func tileMXFP4AVX2(a *tile)
-// MXFP4: doubled values with 12 added; 16-bit sums over a whole block.
+// MXFP4: doubled values with an offset; sums over a whole block.
 TEXT ·tileMXFP4AVX2(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), DI
 	MOVQ 0(DI), SI

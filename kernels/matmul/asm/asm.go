@@ -16,10 +16,12 @@ import (
 // Files returns the assembly by the name of its file.
 func Files() map[string]string {
 	return map[string]string{
-		"tile_avx2_amd64.s":    avx2(),
-		"tile_neon_arm64.s":    neon(plain, "NEON", "NEON: SMLAL, in 16-bit sums that cannot overflow."),
-		"tile_dotprod_arm64.s": neon(dot, "DotProd", "SDOT: four products each in a sum of 32 bits."),
-		"tile_i8mm_arm64.s":    neon(matrix, "I8MM", "SMMLA: eight products each in a sum of 32 bits; SDOT for few rows."),
+		"tile_avx2_amd64.s":       avx2(),
+		"tile_avxvnni_amd64.s":    avxVNNI(),
+		"tile_avx512vnni_amd64.s": avx512(),
+		"tile_neon_arm64.s":       neon(plain, "NEON", "NEON: SMLAL, in 16-bit sums that cannot overflow."),
+		"tile_dotprod_arm64.s":    neon(dot, "DotProd", "SDOT: four products each in a sum of 32 bits."),
+		"tile_i8mm_arm64.s":       neon(matrix, "I8MM", "SMMLA: eight products each in a sum of 32 bits; SDOT for few rows."),
 	}
 }
 

@@ -32,10 +32,11 @@ const (
 // acc is the register with the sum of row t, half h of the panel.
 func acc(t, h int) string { return y(4 + 2*t + h) }
 
-// x86 is a tile for AVX2 that is being written.
+// x86 is a tile with 256-bit registers that is being written.
 type x86 struct {
 	*file
 	name string
+	vnni bool // multiplies by VPDPBUSD, which adds up four products in 32 bits
 }
 
 func avx2() string {
@@ -50,11 +51,12 @@ func avx2() string {
 	f.bytes("highSigned", pairMask(8, true), pairMask(12, true))
 	mx := [16]byte{12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0}
 	f.bytes("mxfp4", mx, mx)
-	(&x86{f, "tileQ4KAVX2"}).q4k()
-	(&x86{f, "tileQ5KAVX2"}).q5k()
-	(&x86{f, "tileQ6KAVX2"}).q6k()
-	(&x86{f, "tileQ8AVX2"}).q8()
-	(&x86{f, "tileMXFP4AVX2"}).mxfp4()
+	tile := func(name string) *x86 { return &x86{file: f, name: name} }
+	tile("tileQ4KAVX2").q4k()
+	tile("tileQ5KAVX2").q5k()
+	tile("tileQ6KAVX2").q6k()
+	tile("tileQ8AVX2").q8()
+	tile("tileMXFP4AVX2").mxfp4()
 	f.peak("peakAVX2", func() {
 		for i := range 12 {
 			f.op("VPMADDUBSW", y(12), y(13), y(i))
@@ -187,22 +189,32 @@ func (g *x86) products(n, v int, first bool) {
 	for t := range n {
 		g.op("VPBROADCASTD", indexed(4*v, rowRegs[t], rIndex, 1), y(2))
 		for h := range 2 {
-			if first {
+			switch {
+			case g.vnni && first:
+				g.op("VPXOR", acc(t, h), acc(t, h), acc(t, h))
+				fallthrough
+			case g.vnni:
+				g.vpdpbusd(2, h, 4+2*t+h)
+			case first:
 				g.op("VPMADDUBSW", y(2), y(h), acc(t, h))
-				continue
+			default:
+				g.op("VPMADDUBSW", y(2), y(h), y(3))
+				g.op("VPADDW", y(3), acc(t, h), acc(t, h))
 			}
-			g.op("VPMADDUBSW", y(2), y(h), y(3))
-			g.op("VPADDW", y(3), acc(t, h), acc(t, h))
 		}
 	}
 }
 
-// scaled multiplies the 16-bit sums with the scales that stand at disp and adds them to the block's sums.
+// scaled multiplies the sums with the scales that stand at disp and adds them to the block's sums.
 func (g *x86) scaled(n, disp, scale int) {
+	multiply := "VPMADDWD"
+	if g.vnni {
+		multiply = "VPMULLD"
+	}
 	for t := range n {
 		for h := range 2 {
 			sum := at(sSum+64*t+32*h, rScratch)
-			g.op("VPMADDWD", indexed(disp+32*h, rScratch, rIndex, scale), acc(t, h), acc(t, h))
+			g.op(multiply, indexed(disp+32*h, rScratch, rIndex, scale), acc(t, h), acc(t, h))
 			g.op("VPADDD", sum, acc(t, h), acc(t, h))
 			g.op("VMOVDQU", acc(t, h), sum)
 		}
@@ -228,8 +240,19 @@ func (g *x86) loop(name string, step int, body func()) {
 	g.op("JLT", name)
 }
 
-// scales unpacks scales of 8 bits to pairs of int16.
+// scales unpacks scales of 8 bits to pairs of int16, or to int32 where sums are that.
 func (g *x86) scales(from, count int, signed bool) {
+	if g.vnni {
+		widen := "VPMOVZXBD"
+		if signed {
+			widen = "VPMOVSXBD"
+		}
+		for i := range 2 * count {
+			g.op(widen, at(from+8*i, rW), y(0))
+			g.op("VMOVDQU", y(0), at(sScale+32*i, rScratch))
+		}
+		return
+	}
 	masks := [2]string{"lowRows", "highRows"}
 	if signed {
 		masks = [2]string{"lowSigned", "highSigned"}
@@ -301,7 +324,7 @@ func (g *x86) floats(n int, minimums bool) {
 // q4k: eight products of a nibble and a value, two by two, add up to at most 30,480. Nibbles are unpacked
 // again for each six rows: keeping them costs more in stores.
 func (g *x86) q4k() {
-	g.begin("Q4_K: 16-bit sums over a whole sub-block.")
+	g.begin("Q4_K: sums over a whole sub-block.")
 	g.prefetch(q4Bytes)
 	g.scales(q4Scale, 8, false)
 	g.minimums(q4Min)
@@ -345,7 +368,7 @@ func (g *x86) loadLines(v int) {
 
 // q5k: four products of a value of 5 bits add up to at most 31,496.
 func (g *x86) q5k() {
-	g.begin("Q5_K: weights unpacked once a block, 16-bit sums over half a sub-block.")
+	g.begin("Q5_K: weights unpacked once a block; 16-bit sums over half a sub-block, or 32-bit sums over all of it.")
 	g.prefetch(q5Bytes)
 	g.scales(q5Scale, 8, false)
 	g.minimums(q5Min)
@@ -374,12 +397,16 @@ func (g *x86) q5k() {
 	}
 	g.rows(6, func(n int) {
 		g.unpacked(n, func() {
-			for half := range 2 {
-				for v := 4 * half; v < 4*half+4; v++ {
-					g.loadLines(v)
-					g.products(n, v, v == 4*half)
+			length := 4
+			if g.vnni {
+				length = 8
+			}
+			for v := range 8 {
+				g.loadLines(v)
+				g.products(n, v, v%length == 0)
+				if v%length == length-1 {
+					g.scaled(n, sScale, 2)
 				}
-				g.scaled(n, sScale, 2)
 			}
 		})
 		g.floats(n, true)
@@ -391,7 +418,7 @@ func (g *x86) q5k() {
 // sum over the 16 values of a scale, with the 32 taken off again, is at most 32,512: it is exact modulo
 // 2^16, whatever its parts are.
 func (g *x86) q6k() {
-	g.begin("Q6_K: weights unpacked once a block, with 32 added; 16-bit sums over the 16 values of a scale.")
+	g.begin("Q6_K: weights unpacked once a block, with 32 added; sums over the 16 values of a scale.")
 	g.prefetch(q6Bytes)
 	g.scales(q6Scale, 16, true)
 	g.halves(q6D, sD)
@@ -417,12 +444,16 @@ func (g *x86) q6k() {
 			}
 		}
 	}
+	start := recLane16
+	if g.vnni {
+		start = recSum16
+	}
 	g.rows(6, func(n int) {
 		g.op("XORQ", rTemp, rTemp) // what the sums begin with, in the record: 8 bytes a sub-block
 		g.unpacked(n, func() {
 			for half := range 2 {
 				for t := range n {
-					g.op("VPBROADCASTD", indexed(recLane16+4*half, rowRegs[t], rTemp, 1), acc(t, 0))
+					g.op("VPBROADCASTD", indexed(start+4*half, rowRegs[t], rTemp, 1), acc(t, 0))
 					g.op("VMOVDQU", acc(t, 0), acc(t, 1))
 				}
 				for v := 4 * half; v < 4*half+4; v++ {

@@ -76,7 +76,11 @@ func (g *x86) q8() {
 // mxfp4: doubled values are -12 to 12; with 12 added they are unsigned. The sum over the block with the
 // 12 taken off again is at most 24,384: it is exact modulo 2^16, whatever its parts are.
 func (g *x86) mxfp4() {
-	g.begin32("MXFP4: doubled values with 12 added; 16-bit sums over a whole block.", mxBytes)
+	table, start := "mxfp4", recLane32
+	if g.vnni {
+		table, start = "mxfp4v", recSum32
+	}
+	g.begin32("MXFP4: doubled values with an offset; sums over a whole block.", mxBytes)
 	for h := range 2 {
 		g.op("VPMOVZXBD", at(mxScale+8*h, rW), y(0))
 		g.op("VPSLLD", imm(23), y(0), y(0))
@@ -84,7 +88,7 @@ func (g *x86) mxfp4() {
 	}
 	g.rows(6, func(n int) {
 		for t := range n {
-			g.op("VPBROADCASTD", indexed(recLane32, rowRegs[t], rLines, 1), acc(t, 0))
+			g.op("VPBROADCASTD", indexed(start, rowRegs[t], rLines, 1), acc(t, 0))
 			g.op("VMOVDQU", acc(t, 0), acc(t, 1))
 		}
 		for part := range 2 {
@@ -95,14 +99,14 @@ func (g *x86) mxfp4() {
 						g.op("VPSRLW", imm(4), y(h), y(h))
 					}
 					g.op("VPAND", static("nibbles"), y(h), y(h))
-					g.op("VMOVDQU", static("mxfp4"), y(3))
+					g.op("VMOVDQU", static(table), y(3))
 					g.op("VPSHUFB", y(h), y(3), y(h))
 				}
 				g.products(n, 4*part+v, false)
 			}
 		}
 		for t := range n {
-			for h := range 2 {
+			for h := 0; h < 2 && !g.vnni; h++ {
 				g.op("VPMADDWD", static("ones"), acc(t, h), acc(t, h))
 			}
 		}
