@@ -16,19 +16,19 @@ func (w *work) attention(a *attention) {
 	m := w.m
 	n := len(w.rows)
 	qDim, kvDim := m.Heads*m.HeadDim, m.KVHeads*m.HeadDim
-	w.q = room(w.q, n*a.q.Out)
+	w.q = room(w.q, n*a.q.Out())
 	w.k = room(w.k, n*kvDim)
 	w.v = room(w.v, n*kvDim)
 	w.o = room(w.o, n*qDim)
-	w.matmul(w.q, &a.q, &w.in, "the attention input")
-	w.matmul(w.k, &a.k, &w.in, "the attention input")
-	w.matmul(w.v, &a.v, &w.in, "the attention input")
+	w.matmul(w.q, a.q, &w.in, "the attention input")
+	w.matmul(w.k, a.k, &w.in, "the attention input")
+	w.matmul(w.v, a.v, &w.in, "the attention input")
 	stride := m.HeadDim // from one query head to the next
 	if a.gated {
 		stride *= 2
 	}
 	for i := range w.rows {
-		w.normAndTurn(w.q[i*a.q.Out:(i+1)*a.q.Out], stride, a.qNorm, i)
+		w.normAndTurn(w.q[i*a.q.Out():(i+1)*a.q.Out()], stride, a.qNorm, i)
 		w.normAndTurn(w.k[i*kvDim:(i+1)*kvDim], m.HeadDim, a.kNorm, i)
 	}
 	positions := 0
@@ -44,7 +44,7 @@ func (w *work) attention(a *attention) {
 		}
 	})
 	w.mid.set(w.o, qDim)
-	w.matmul(w.y, &a.out, &w.mid, "the attention output")
+	w.matmul(w.y, a.out, &w.mid, "the attention output")
 }
 
 // normAndTurn prepares the heads of one row.
@@ -70,7 +70,7 @@ func (w *work) attend(wk *worker, i, stride int, a *attention) {
 	scores := wk.scores
 	group := m.Heads / m.KVHeads
 	for h := range m.Heads {
-		q := w.q[i*a.q.Out+h*stride:][:m.HeadDim]
+		q := w.q[i*a.q.Out()+h*stride:][:m.HeadDim]
 		kv := h / group * m.HeadDim
 		top := float32(0)
 		for p := range scores {
@@ -91,7 +91,7 @@ func (w *work) attend(wk *worker, i, stride int, a *attention) {
 			o[d] = float32(o[d] / total)
 		}
 		if a.gated {
-			gate := w.q[i*a.q.Out+h*stride+m.HeadDim:][:m.HeadDim]
+			gate := w.q[i*a.q.Out()+h*stride+m.HeadDim:][:m.HeadDim]
 			for d := range o {
 				o[d] = float32(o[d] * sigmoid(gate[d]))
 			}

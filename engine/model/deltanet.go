@@ -21,10 +21,10 @@ func (w *work) deltaNet(d *deltaNet) {
 	w.beta = room(w.beta, n*c.ValHeads)
 	w.alpha = room(w.alpha, n*c.ValHeads)
 	const input = "the DeltaNet input"
-	w.matmul(w.q, &d.qkv, &w.in, input)
-	w.matmul(w.v, &d.z, &w.in, input)
-	w.matmul(w.beta, &d.beta, &w.in, input)
-	w.matmul(w.alpha, &d.alpha, &w.in, input)
+	w.matmul(w.q, d.qkv, &w.in, input)
+	w.matmul(w.v, d.z, &w.in, input)
+	w.matmul(w.beta, d.beta, &w.in, input)
+	w.matmul(w.alpha, d.alpha, &w.in, input)
 	for i := range w.beta {
 		h := i % c.ValHeads
 		w.beta[i] = sigmoid(w.beta[i])
@@ -58,7 +58,7 @@ func (w *work) deltaNet(d *deltaNet) {
 		}
 	}
 	w.mid.set(w.o, c.Inner())
-	w.matmul(w.y, &d.out, &w.mid, "the DeltaNet output")
+	w.matmul(w.y, d.out, &w.mid, "the DeltaNet output")
 }
 
 // convolve runs the causal convolution of one run: inputs in w.q, results in w.k. Taps are added oldest

@@ -204,7 +204,7 @@ func (w *work) logits() {
 	w.in.set(w.h, m.Hidden)
 	w.in.owner = w.wanted
 	w.out = room(w.out, len(w.wanted)*m.Vocab)
-	w.matmul(w.out, &m.head, &w.in, "the output row")
+	w.matmul(w.out, m.head, &w.in, "the output row")
 	for k, i := range w.wanted {
 		if s := w.rows[i].step; s.Err == nil {
 			s.Logits = append(s.Logits, w.out[k*m.Vocab:(k+1)*m.Vocab]...)

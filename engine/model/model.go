@@ -13,23 +13,25 @@ package model
 
 import (
 	"fmt"
-	"runtime"
 	"sync"
 
 	"kvasir/engine/gguf"
 	"kvasir/internal/moe"
+	"kvasir/kernels/cpu"
 	"kvasir/kernels/ref"
+	"kvasir/kernels/vector"
 )
 
 // Model is the dense part of a model file. It is safe for concurrent use by different sequences.
 type Model struct {
 	Config
 	profile ref.Profile
-	float   bool
+	backend *cpu.Backend
+	ops     *vector.Ops
 
 	embed  ref.Matrix
 	norm   []float32
-	head   ref.Matrix
+	head   *cpu.Matrix
 	layers []layer
 	rope   *rope
 
@@ -43,10 +45,12 @@ type Options struct {
 	Profile ref.Profile
 	// Float is a reference mode for tests: activations stay float32 instead of int8 rows.
 	Float bool
+	// Backend computes; nil is that of the process, cpu.Default.
+	Backend *cpu.Backend
 }
 
-// Load reads the dense part of f, which must stay open and unchanged as long as the model is used. It
-// reads metadata and tensor shapes; the weights themselves stay where the file has them.
+// Load reads the dense part of f, which must stay open and unchanged as long as the model is used: the
+// backend repacks what it multiplies with, and the rest stays where the file has it.
 func Load(f *gguf.File, o Options) (*Model, error) {
 	c, err := ReadConfig(f)
 	if err != nil {
@@ -55,28 +59,34 @@ func Load(f *gguf.File, o Options) (*Model, error) {
 	if err := o.Profile.Check(c.Layers); err != nil {
 		return nil, err
 	}
-	m := &Model{Config: c, profile: o.Profile, float: o.Float}
-	l := &loader{f: f, c: &m.Config}
-	m.embed = l.matrix("token_embd.weight", c.Hidden, c.Vocab)
+	if o.Backend == nil {
+		if o.Backend, err = cpu.Default(); err != nil {
+			return nil, err
+		}
+	}
+	m := &Model{Config: c, profile: o.Profile, backend: o.Backend, ops: vector.For(o.Backend.Variant())}
+	l := &loader{f: f, c: &m.Config, backend: o.Backend, arena: cpu.NewArena(), float: o.Float}
+	const table = "token_embd.weight"
+	m.embed = l.embedding(table)
 	m.norm = l.vector("output_norm.weight", c.Hidden)
-	m.head = m.embed
 	if l.has("output.weight") {
 		m.head = l.matrix("output.weight", c.Hidden, c.Vocab)
+	} else if l.err == nil {
+		m.head = l.prepare(table, &m.embed, l.takes(m.embed.Format))
 	}
-	m.layers = make([]layer, 0, c.Layers)
-	for i := 0; i < c.Layers && l.err == nil; i++ {
-		m.layers = append(m.layers, l.layer(i))
+	if l.err == nil {
+		m.layers = l.layers()
 	}
 	if l.err != nil {
 		return nil, l.err
 	}
-	if m.float {
+	if o.Float {
 		for i := range m.layers {
 			m.layers[i].rowFormat = moe.RowF32
 		}
 	}
 	m.rope = newRope(c.RopeDims, c.RopeBase, c.RopeSections)
-	m.works.New = func() any { return newWork(m, runtime.GOMAXPROCS(0)) }
+	m.works.New = func() any { return newWork(m, o.Backend.Threads()) }
 	return m, nil
 }
 

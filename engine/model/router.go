@@ -58,10 +58,7 @@ func (w *work) dispatch(ly *layer) (*moe.Batch, error) {
 	m := w.m
 	n := len(w.rows)
 	w.route = room(w.route, n*m.Experts)
-	rows := w.as(&w.in, moe.RowF32, "the router input")
-	w.split(m.Experts, n*m.Hidden*m.Experts, func(wk *worker, lo, hi int) {
-		ly.router.MatMul(w.route, rows, lo, hi, &wk.scratch)
-	})
+	m.backend.MatMul(w.route, ly.router, w.as(&w.in, moe.RowF32, "the router input"))
 	b := w.batch[ly.rowFormat]
 	if b == nil {
 		var err error
@@ -139,15 +136,15 @@ func topK(x []float32, pick []uint16) {
 func (w *work) shared(s *sharedExpert) {
 	m := w.m
 	n := len(w.rows)
-	w.gate = room(w.gate, n*s.gate.Out)
-	w.up = room(w.up, n*s.up.Out)
-	w.matmul(w.gate, &s.gate, &w.in, "the shared expert's input")
-	w.matmul(w.up, &s.up, &w.in, "the shared expert's input")
+	w.gate = room(w.gate, n*s.gate.Out())
+	w.up = room(w.up, n*s.up.Out())
+	w.matmul(w.gate, s.gate, &w.in, "the shared expert's input")
+	w.matmul(w.up, s.up, &w.in, "the shared expert's input")
 	for i, g := range w.gate {
 		w.gate[i] = float32(ref.Silu(g) * w.up[i])
 	}
-	w.mid.set(w.gate, s.gate.Out)
-	w.matmul(w.y, &s.down, &w.mid, "the shared expert's middle")
+	w.mid.set(w.gate, s.gate.Out())
+	w.matmul(w.y, s.down, &w.mid, "the shared expert's middle")
 	for i := range n {
 		mix := sigmoid(ref.DotF32(s.mix, w.h[i*m.Hidden:][:m.Hidden]))
 		y := w.y[i*m.Hidden:][:m.Hidden]

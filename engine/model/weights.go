@@ -3,14 +3,18 @@ package model
 import (
 	"fmt"
 
+	"sync"
+	"sync/atomic"
+
 	"kvasir/engine/gguf"
 	"kvasir/internal/moe"
+	"kvasir/kernels/cpu"
 	"kvasir/kernels/quant"
 	"kvasir/kernels/ref"
 )
 
-// layer holds the dense weights of one layer: attention or DeltaNet, router, shared expert. Views of
-// the file; nothing is copied but vectors of float32.
+// layer holds the dense weights of one layer: attention or DeltaNet, router, shared expert. Matrices are
+// as the backend wants them, repacked or views of the file; vectors are copied.
 type layer struct {
 	attnNorm []float32
 	ffnNorm  []float32
@@ -18,34 +22,37 @@ type layer struct {
 	attn  *attention // nil in a recurrent layer
 	delta *deltaNet  // nil in a layer with attention
 
-	router    ref.Matrix
+	router    *cpu.Matrix
 	rowFormat moe.RowFormat // in which rows travel to the experts
 	shared    *sharedExpert // nil for qwen3moe
 }
 
 type attention struct {
-	q, k, v, out ref.Matrix
+	q, k, v, out *cpu.Matrix
 	qNorm, kNorm []float32
 	gated        bool // q yields a gate beside each query head
 }
 
 type deltaNet struct {
-	qkv, z, beta, alpha, out ref.Matrix
+	qkv, z, beta, alpha, out *cpu.Matrix
 	conv                     []float32 // Conv taps x Channels
 	dtBias, a                []float32 // one a value head
 	norm                     []float32 // one a value of a head
 }
 
 type sharedExpert struct {
-	gate, up, down ref.Matrix
+	gate, up, down *cpu.Matrix
 	mix            []float32 // its sigmoid weighs the shared expert
 }
 
 // loader takes tensors out of a file and keeps the first error.
 type loader struct {
-	f   *gguf.File
-	c   *Config
-	err error
+	f       *gguf.File
+	c       *Config
+	backend *cpu.Backend
+	arena   *cpu.Arena
+	float   bool // rows of float32 for all matrices
+	err     error
 }
 
 func (l *loader) fail(err error) {
@@ -100,24 +107,86 @@ func sameDims(have, want []int) bool {
 	return true
 }
 
-// matrix returns a matrix of out rows of in values.
-func (l *loader) matrix(name string, in, out int) ref.Matrix {
+// matrix returns a matrix of out rows of in values, for dense products with rows in the format that its
+// own asks for.
+func (l *loader) matrix(name string, in, out int) *cpu.Matrix {
 	t := l.tensor(name, in, out)
+	if t == nil {
+		return nil
+	}
+	return l.rows(t, 0, out, l.takes(t.Format))
+}
+
+// takes is the format of the rows that weights are multiplied with.
+func (l *loader) takes(weights quant.Format) moe.RowFormat {
+	if l.float {
+		return moe.RowF32
+	}
+	return ref.HiddenFormat(weights)
+}
+
+// rows returns rows lo to hi-1 of a tensor of two dimensions, for dense products with rows of a format.
+func (l *loader) rows(t *gguf.Tensor, lo, hi int, format moe.RowFormat) *cpu.Matrix {
+	size := len(t.Data) / t.Dims[1]
+	return l.prepare(t.Name, &ref.Matrix{Format: t.Format, In: t.Dims[0], Out: hi - lo, Data: t.Data[lo*size : hi*size]}, format)
+}
+
+// prepare brings m into the form in which the backend computes.
+func (l *loader) prepare(name string, m *ref.Matrix, format moe.RowFormat) *cpu.Matrix {
+	p, err := l.backend.NewMatrix(l.arena, m, format)
+	if err != nil {
+		l.fail(fmt.Errorf("tensor %s: %w", name, err))
+		return nil
+	}
+	return p
+}
+
+// embedding returns the table of tokens, whose rows are looked up.
+func (l *loader) embedding(name string) ref.Matrix {
+	c := l.c
+	t := l.tensor(name, c.Hidden, c.Vocab)
 	if t == nil {
 		return ref.Matrix{}
 	}
-	return l.wrap(name, t.Format, in, out, t.Data)
-}
-
-func (l *loader) wrap(name string, f quant.Format, in, out int, data []byte) ref.Matrix {
-	m, err := ref.NewMatrix(f, in, out, data)
+	m, err := ref.NewMatrix(t.Format, c.Hidden, c.Vocab, t.Data)
 	if err == nil {
-		err = quant.Check(f, data)
+		err = quant.Check(t.Format, t.Data)
 	}
 	if err != nil {
 		l.fail(fmt.Errorf("tensor %s: %w", name, err))
 	}
 	return m
+}
+
+// router returns a matrix whose rows are float32 whatever its own format.
+func (l *loader) router(name string) *cpu.Matrix {
+	t := l.tensor(name, l.c.Hidden, l.c.Experts)
+	if t == nil {
+		return nil
+	}
+	return l.rows(t, 0, l.c.Experts, moe.RowF32)
+}
+
+// layers loads all layers, several at a time since one matrix is repacked by one thread.
+func (l *loader) layers() []layer {
+	list := make([]layer, l.c.Layers)
+	loaders := make([]loader, l.c.Layers)
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range min(l.backend.Threads(), len(list)) {
+		wg.Go(func() {
+			for i := int(next.Add(1) - 1); i < len(list); i = int(next.Add(1) - 1) {
+				own := &loaders[i]
+				*own = *l
+				list[i] = own.layer(i)
+			}
+		})
+	}
+	wg.Wait()
+	for i := range loaders {
+		l.fail(loaders[i].err)
+	}
+	return list
 }
 
 // vector returns n values as float32.
@@ -149,7 +218,7 @@ func (l *loader) layer(i int) layer {
 	p := fmt.Sprintf("blk.%d.", i)
 	ly := layer{
 		attnNorm: l.vector(p+"attn_norm.weight", c.Hidden),
-		router:   l.matrix(p+"ffn_gate_inp.weight", c.Hidden, c.Experts),
+		router:   l.router(p + "ffn_gate_inp.weight"),
 	}
 	norm := "ffn_norm.weight"
 	if c.Arch == Qwen35MoE {
@@ -213,15 +282,15 @@ func (l *loader) attention(p string) *attention {
 }
 
 // fusedQKV cuts one tensor into its query, key and value rows.
-func (l *loader) fusedQKV(name string, q, kv int) (mq, mk, mv ref.Matrix) {
+func (l *loader) fusedQKV(name string, q, kv int) (mq, mk, mv *cpu.Matrix) {
 	t := l.tensor(name, l.c.Hidden, q+2*kv)
 	if t == nil {
 		return
 	}
-	row := len(t.Data) / (q + 2*kv)
-	mq = l.wrap(name, t.Format, l.c.Hidden, q, t.Data[:q*row])
-	mk = l.wrap(name, t.Format, l.c.Hidden, kv, t.Data[q*row:(q+kv)*row])
-	mv = l.wrap(name, t.Format, l.c.Hidden, kv, t.Data[(q+kv)*row:])
+	format := l.takes(t.Format)
+	mq = l.rows(t, 0, q, format)
+	mk = l.rows(t, q, q+kv, format)
+	mv = l.rows(t, q+kv, q+2*kv, format)
 	return
 }
 

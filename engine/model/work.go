@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"kvasir/internal/moe"
+	"kvasir/kernels/cpu"
 	"kvasir/kernels/ref"
 )
 
@@ -35,9 +36,8 @@ type work struct {
 
 // worker is the memory of one goroutine of a split.
 type worker struct {
-	scratch ref.Scratch
-	scores  []float32 // of one head, one a position
-	sums    []float32
+	scores []float32 // of one head, one a position
+	sums   []float32
 }
 
 func newWork(m *Model, workers int) *work {
@@ -166,18 +166,10 @@ func (w *work) as(a *acts, format moe.RowFormat, where string) []moe.Row {
 	return fm.rows
 }
 
-// matmul writes rows x mx.Out values: each row of a through the matrix, in the arithmetic of the
-// matrix's format.
-func (w *work) matmul(dst []float32, mx *ref.Matrix, a *acts, where string) {
-	format := ref.HiddenFormat(mx.Format)
-	if w.m.float {
-		format = moe.RowF32
-	}
-	rows := w.as(a, format, where)
-	w.split(mx.Out, len(rows)*mx.In*mx.Out, func(wk *worker, lo, hi int) {
-		mx.MatMul(dst, rows, lo, hi, &wk.scratch)
-	})
-	w.finite(dst, mx.Out, a.owner, where)
+// matmul writes rows x mx.Out() values: each row of a through the matrix, in the format that it takes.
+func (w *work) matmul(dst []float32, mx *cpu.Matrix, a *acts, where string) {
+	w.m.backend.MatMul(dst, mx, w.as(a, mx.Takes(), where))
+	w.finite(dst, mx.Out(), a.owner, where)
 }
 
 // finite fails the rows of x, dim values each, that hold NaN or infinity: a weight or a scale of the file
