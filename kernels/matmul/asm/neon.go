@@ -50,8 +50,13 @@ func (s set) rows() int {
 	return 6
 }
 
-// fewRows is the number of rows up to which weights are unpacked in registers and not put into scratch.
-const fewRows = 3
+// few is the number of rows up to which weights are unpacked in registers and not put into scratch.
+func (s set) few() int {
+	if s == dot {
+		return 4
+	}
+	return 3
+}
 
 // form is what tiles must know of a format.
 type form struct {
@@ -139,11 +144,11 @@ func (g *arm) tile() {
 	if few == g.set {
 		g.prepare(few, "_scales")
 	}
-	if g.form.full && few == g.set { // weights lie as they are used
+	if few == g.set && g.form.full { // weights lie as they are used
 		g.rows("rows", g.products(g.set, &g.form.file), g.set.rows())
 	} else {
 		g.op("MOVD", at(argN, nArgs), nTemp)
-		g.op("CMP", imm(fewRows), nTemp)
+		g.op("CMP", imm(g.set.few()), nTemp)
 		g.op("BLE", g.name+"_few")
 		if few != g.set {
 			g.prepare(g.set, "_scales")
@@ -156,7 +161,7 @@ func (g *arm) tile() {
 		if few != g.set {
 			g.prepare(few, "_fewScales")
 		}
-		g.rows("fewRows", g.products(few, &g.form.file), fewRows)
+		g.rows("fewRows", g.products(few, &g.form.file), g.set.few())
 		g.label(g.name + "_next")
 	}
 	g.end()

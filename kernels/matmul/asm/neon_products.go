@@ -10,7 +10,9 @@ package asm
 //	24    16 values of each row         8 values of two rows        4 values of a row, four times
 //	30    weights                       28: weights                 28: weights
 //
-// SMMLA has the sums of two rows in one vector: row 0 of the weights with both, row 1 with both.
+// With few rows, whose weights are unpacked here, there is more room: vMask, vTable and vOne lie between
+// the sums and the rows. SMMLA has the sums of two rows in one vector: row 0 of the weights with both, row
+// 1 with both.
 type pass struct {
 	*arm
 	set  set

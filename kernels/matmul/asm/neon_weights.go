@@ -3,7 +3,7 @@ package asm
 // Registers that stay as they are while weights of one pass are unpacked, and one for what is at hand.
 const (
 	vMask, vTable, vOne = 22, 23, 28
-	vBits               = 27
+	vBits               = 29
 )
 
 var neonQ4K = form{
