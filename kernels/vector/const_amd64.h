@@ -1,5 +1,5 @@
-// Constants of kernels/ref, eight of each, as operands in memory. Each file of assembly that
-// includes this has its own copy, and lists in its text which names it uses.
+// Constants as operands in memory: EIGHT of 32 bits each, or FOUR8 of 64. They are static, so that
+// each file of assembly defines those that it uses.
 
 #define EIGHT(name, v) \
 	DATA name<>+0(SB)/4, v; DATA name<>+4(SB)/4, v; DATA name<>+8(SB)/4, v; DATA name<>+12(SB)/4, v; \
