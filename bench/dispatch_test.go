@@ -18,7 +18,10 @@ import (
 	"kvasir/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// The threads of the process's backend stay until it ends.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("kvasir/kernels/cpu.(*team).help"))
+}
 
 // small is a layer that takes microseconds.
 func small() Dispatch {

@@ -20,7 +20,10 @@ import (
 	"kvasir/kernels/ref"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// The threads of the process's backend stay until it ends.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("kvasir/kernels/cpu.(*team).help"))
+}
 
 // tinyBatch returns a batch of random rows of one layer of kvasir-tiny, four picks each.
 func tinyBatch(t testing.TB, m worker.Model, layer, rows int, seed uint64) *moe.Batch {

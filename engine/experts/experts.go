@@ -9,21 +9,17 @@ import (
 
 	"kvasir/engine/gguf"
 	"kvasir/internal/moe"
+	"kvasir/kernels/cpu"
 	"kvasir/kernels/quant"
 	"kvasir/kernels/ref"
 )
 
-// Store is the routed experts of a model, or the part of them that is held: views of the file, which
-// must stay open and unchanged. It does not change after Load and is safe for concurrent use.
+// Store is the routed experts of a model, or the part of them that is held, in the form in which they are
+// computed on: repacked, or as views of the file, which must stay open and unchanged. It does not change
+// after Load and is safe for concurrent use.
 type Store struct {
 	Hidden int // values a row
-	layers []storeLayer
-}
-
-type storeLayer struct {
-	exponent int // E of the layer's fixed-point sums
-	experts  []ref.Expert
-	format   moe.RowFormat
+	layers []*cpu.Layer
 }
 
 // Options are what the file does not say.
@@ -32,42 +28,67 @@ type Options struct {
 	Profile ref.Profile
 	// Float is a reference mode for tests: activations stay float32.
 	Float bool
+	// Backend computes; nil is that of the process, cpu.Default.
+	Backend *cpu.Backend
 }
 
 // ErrNoExperts: the file has no routed experts.
 var ErrNoExperts = errors.New("experts: the file has no ffn_*_exps tensors; give a mixture-of-experts model")
 
-// Load finds the routed experts of the first layers layers of f and checks their shapes.
+// Load finds the routed experts of the first layers layers of f, checks their shapes, and repacks their
+// weights, whose pages of the file it gives back.
 func Load(f *gguf.File, layers int, o Options) (*Store, error) {
 	if err := o.Profile.Check(layers); err != nil {
 		return nil, err
 	}
-	s := &Store{layers: make([]storeLayer, layers)}
+	backend, err := o.backend()
+	if err != nil {
+		return nil, err
+	}
+	arena := cpu.NewArena()
+	s := &Store{layers: make([]*cpu.Layer, layers)}
 	for i := range s.layers {
 		list, err := loadLayer(f, i, o.Float)
 		if err != nil {
 			return nil, err
 		}
-		hidden := list[0].Gate.In
+		from := cpu.From(&ref.Layer{Number: i, Exponent: o.Profile.Exponents[i], Experts: list})
+		from.Done = func(m *ref.Matrix) { f.Forget(m.Data) }
+		if s.layers[i], err = backend.NewLayer(arena, from); err != nil {
+			return nil, err
+		}
+		hidden := s.layers[i].Hidden()
 		if s.Hidden == 0 {
 			s.Hidden = hidden
 		}
 		if hidden != s.Hidden {
 			return nil, fmt.Errorf("layer %d: experts of hidden size %d, others have %d", i, hidden, s.Hidden)
 		}
-		s.layers[i] = storeLayer{exponent: o.Profile.Exponents[i], experts: list, format: list[0].RowFormat()}
 	}
 	return s, nil
+}
+
+func (o *Options) backend() (*cpu.Backend, error) {
+	if o.Backend != nil {
+		return o.Backend, nil
+	}
+	return cpu.Default()
 }
 
 // Layers is how many layers the store has.
 func (s *Store) Layers() int { return len(s.layers) }
 
 // Experts is how many experts a layer has.
-func (s *Store) Experts(layer int) int { return len(s.layers[layer].experts) }
+func (s *Store) Experts(layer int) int {
+	_, n := s.layers[layer].Held()
+	return n
+}
+
+// RowFormat is how rows travel to the experts of a layer.
+func (s *Store) RowFormat(layer int) moe.RowFormat { return s.layers[layer].Format() }
 
 // loadLayer returns the experts of one layer, at least one.
-func loadLayer(f *gguf.File, layer int, float bool) ([]ref.Expert, error) {
+func loadLayer(f *gguf.File, layer int, float bool) ([]*ref.Expert, error) {
 	name := func(role string) string { return fmt.Sprintf("blk.%d.ffn_%s_exps.weight", layer, role) }
 	down, err := f.Tensor(name("down"))
 	if err != nil {
@@ -87,12 +108,9 @@ func loadLayer(f *gguf.File, layer int, float bool) ([]ref.Expert, error) {
 	if len(downs) > moe.MaxExperts {
 		return nil, fmt.Errorf("layer %d has %d experts; at most %d are supported", layer, len(downs), moe.MaxExperts)
 	}
-	list := make([]ref.Expert, len(downs))
+	list := make([]*ref.Expert, len(downs))
 	for i := range list {
-		list[i] = ref.Expert{Gate: gates[i], Up: ups[i], Down: downs[i], Float: float}
-		if err := list[i].Check(); err != nil {
-			return nil, fmt.Errorf("layer %d, expert %d: %w", layer, i, err)
-		}
+		list[i] = &ref.Expert{Gate: gates[i], Up: ups[i], Down: downs[i], Float: float}
 	}
 	return list, nil
 }

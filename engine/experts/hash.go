@@ -58,6 +58,7 @@ func HashModel(f *gguf.File, p ref.Profile) Hash {
 			sum := sha256.Sum256(t.Data[i*size : (i+1)*size])
 			b = append(b, sum[:]...)
 		}
+		f.Forget(t.Data)
 		_, _ = h.Write(b)
 		b = b[:0]
 	}

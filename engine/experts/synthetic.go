@@ -3,11 +3,10 @@ package experts
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"slices"
-	"sync"
 
 	"kvasir/internal/moe"
+	"kvasir/kernels/cpu"
 	"kvasir/kernels/quant"
 	"kvasir/kernels/ref"
 )
@@ -44,42 +43,33 @@ func Synthetic(s SyntheticShape, seed uint64) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	each := size / s.Experts
-	data := moe.AlignedBytes(size)
-	list := make([]ref.Expert, s.Experts)
-	errs := make([]error, runtime.GOMAXPROCS(0))
-	var wg sync.WaitGroup
-	for w := range errs {
-		wg.Go(func() {
-			for i := w; i < len(list); i += len(errs) {
-				part := data[i*each : (i+1)*each]
-				quant.Synthetic(part, s.Format, seed+uint64(i))
-				var err error
-				if list[i], err = cutExpert(part, s); err != nil {
-					errs[w] = err
-					return
-				}
-			}
-		})
+	backend, err := cpu.Default()
+	if err != nil {
+		return nil, err
 	}
-	wg.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return nil, err
-		}
+	ly, err := backend.NewLayer(cpu.NewArena(), cpu.Source{
+		Exponent: ref.DefaultExponent,
+		Experts:  s.Experts,
+		Expert: func(i int) (*ref.Expert, error) {
+			data := make([]byte, size/s.Experts)
+			quant.Synthetic(data, s.Format, seed+uint64(i))
+			return cutExpert(data, s)
+		},
+	})
+	if err != nil {
+		return nil, err
 	}
-	ly := storeLayer{exponent: ref.DefaultExponent, experts: list, format: list[0].RowFormat()}
-	return &Store{Hidden: s.Hidden, layers: []storeLayer{ly}}, nil
+	return &Store{Hidden: s.Hidden, layers: []*cpu.Layer{ly}}, nil
 }
 
 // cutExpert makes an expert of its bytes: gate, up, down.
-func cutExpert(data []byte, s SyntheticShape) (ref.Expert, error) {
+func cutExpert(data []byte, s SyntheticShape) (*ref.Expert, error) {
 	up, err := s.Format.RowBytes(s.Hidden)
 	if err != nil {
-		return ref.Expert{}, err
+		return nil, err
 	}
 	n := s.FFN * up
-	var e ref.Expert
+	e := &ref.Expert{}
 	if e.Gate, err = ref.NewMatrix(s.Format, s.Hidden, s.FFN, data[:n:n]); err != nil {
 		return e, err
 	}
@@ -91,9 +81,6 @@ func cutExpert(data []byte, s SyntheticShape) (ref.Expert, error) {
 	}
 	return e, e.Check()
 }
-
-// RowFormat is how rows travel to the experts of a layer.
-func (s *Store) RowFormat(layer int) moe.RowFormat { return s.layers[layer].format }
 
 // Tune returns the store with the exponents that a profile measured over b would give its layer, and that
 // profile. The rule wants thousands of rows; random weights make them all alike, so those of b are counted
@@ -112,8 +99,8 @@ func (s *Store) Tune(ctx context.Context, b *moe.Batch) (*Store, ref.Profile, er
 		return nil, p, err
 	}
 	tuned := &Store{Hidden: s.Hidden, layers: slices.Clone(s.layers)}
-	for i := range tuned.layers {
-		tuned.layers[i].exponent = p.Exponents[i]
+	for i, l := range s.layers {
+		tuned.layers[i] = l.WithExponent(p.Exponents[i])
 	}
 	return tuned, p, nil
 }

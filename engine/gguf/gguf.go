@@ -170,6 +170,14 @@ func (f *File) Close() error {
 	return nil
 }
 
+// Forget gives back the memory behind data, which is a tensor's or a part of one, and is not needed for
+// now: reading it again reads the file again. It does nothing where the file is not mapped.
+func (f *File) Forget(data []byte) {
+	if f.unmap != nil {
+		forget(data)
+	}
+}
+
 // supportedFormats is "F32, F16 or Q8_0", for messages.
 func supportedFormats() string {
 	var names []string

@@ -4,6 +4,7 @@ package gguf
 
 import (
 	"os"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,4 +16,17 @@ func mapFile(file *os.File, size int) (data []byte, unmap func() error, err erro
 		return nil, nil, err
 	}
 	return data, func() error { return unix.Munmap(data) }, nil
+}
+
+// forget gives back the pages that lie wholly within data, a part of a mapping. They are read from disk
+// again when they are used again.
+func forget(data []byte) {
+	page := uintptr(os.Getpagesize())
+	first := uintptr(unsafe.Pointer(unsafe.SliceData(data)))
+	lo := (first + page - 1) &^ (page - 1)
+	hi := (first + uintptr(len(data))) &^ (page - 1)
+	if lo < hi {
+		// A system that refuses keeps them until it needs the memory, which is no harm.
+		_ = unix.Madvise(data[lo-first:hi-first], unix.MADV_DONTNEED)
+	}
 }

@@ -28,7 +28,7 @@ func BenchmarkLayer(b *testing.B) {
 	for _, v := range variant.Available()[1:] {
 		be := New(v, runtime.GOMAXPROCS(0))
 		defer be.Close()
-		ly, err := be.NewLayer(NewArena(), big, nil)
+		ly, err := be.NewLayer(NewArena(), From(big))
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -83,7 +83,7 @@ func TestLayerEqualsReference(t *testing.T) {
 				}
 				b := New(v, 3)
 				defer b.Close()
-				ly, err := b.NewLayer(NewArena(), l, nil)
+				ly, err := b.NewLayer(NewArena(), From(l))
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -28,130 +28,124 @@ type expert struct {
 	held           bool
 }
 
-// NewLayer makes a layer of the experts of l, all of one shape, of which those that are nil are not held.
-// It repacks their weights into a with all threads, window by window, and calls done with each
-// window's matrices whose bytes are not needed any more; done may be nil. The bytes of the others must
-// stay.
-func (b *Backend) NewLayer(a *Arena, l *ref.Layer, done func(m *ref.Matrix)) (*Layer, error) {
-	ly := &Layer{b: b, number: l.Number, exponent: l.Exponent, experts: make([]expert, len(l.Experts))}
-	if l.Exponent < ref.MinExponent || l.Exponent > ref.MaxExponent {
-		return nil, fmt.Errorf("%w: layer %d has exponent %d, want %d to %d",
-			ref.ErrShape, l.Number, l.Exponent, ref.MinExponent, ref.MaxExponent)
-	}
-	p := packing{b: b, arena: a, layer: ly, from: l.Experts}
-	for i, e := range l.Experts {
-		if e == nil {
-			continue
-		}
-		if err := ly.take(i, e); err != nil {
-			return nil, fmt.Errorf("layer %d, expert %d: %w", l.Number, i, err)
-		}
-		p.window = append(p.window, i)
-		p.bytes += len(e.Gate.Data) + len(e.Up.Data) + len(e.Down.Data)
-		if p.bytes >= packWindow {
-			if err := p.flush(done); err != nil {
-				return nil, fmt.Errorf("layer %d, %w", l.Number, err)
-			}
-		}
-	}
-	if err := p.flush(done); err != nil {
-		return nil, fmt.Errorf("layer %d, %w", l.Number, err)
-	}
-	return ly, nil
+// Source is where the experts of a layer come from.
+type Source struct {
+	Number   int // layer of the model
+	Exponent int // E of its gated sums
+	Experts  int // how many the layer has
+
+	// Expert returns expert i, or nil if it is not held. It is called by several threads.
+	Expert func(i int) (*ref.Expert, error)
+	// Done is called with each matrix whose bytes are not needed any more, by several threads; it may be
+	// nil. The bytes of the others must stay and not change.
+	Done func(m *ref.Matrix)
 }
 
-// take checks expert i, and that it is like the others.
-func (l *Layer) take(i int, e *ref.Expert) error {
+// From returns the experts of l.
+func From(l *ref.Layer) Source {
+	return Source{
+		Number: l.Number, Exponent: l.Exponent, Experts: len(l.Experts),
+		Expert: func(i int) (*ref.Expert, error) { return l.Experts[i], nil },
+	}
+}
+
+// NewLayer makes a layer of experts of one shape. It repacks them into a with all threads, one at a time
+// each, so that beside what is repacked there is never more than a few.
+func (b *Backend) NewLayer(a *Arena, s Source) (*Layer, error) {
+	if s.Exponent < ref.MinExponent || s.Exponent > ref.MaxExponent {
+		return nil, fmt.Errorf("%w: layer %d has exponent %d, want %d to %d",
+			ref.ErrShape, s.Number, s.Exponent, ref.MinExponent, ref.MaxExponent)
+	}
+	p := &packing{Source: s, b: b, arena: a, errs: make([]error, s.Experts)}
+	p.layer = &Layer{b: b, number: s.Number, exponent: s.Exponent, experts: make([]expert, s.Experts)}
+	if err := p.shape(); err != nil {
+		return nil, fmt.Errorf("layer %d, %w", s.Number, err)
+	}
+	b.team.run(s.Experts, p)
+	for _, err := range p.errs {
+		if err != nil {
+			return nil, fmt.Errorf("layer %d, %w", s.Number, err)
+		}
+	}
+	return p.layer, nil
+}
+
+// packing is a layer that is being made.
+type packing struct {
+	Source
+	b     *Backend
+	arena *Arena
+	layer *Layer
+	errs  []error // of each expert
+}
+
+// shape sets the sizes and formats of the layer to those of its first expert.
+func (p *packing) shape() error {
+	for i := range p.Experts {
+		e, err := p.Expert(i)
+		if err == nil && e == nil {
+			continue
+		}
+		if err == nil {
+			err = e.Check()
+		}
+		if err != nil {
+			return fmt.Errorf("expert %d: %w", i, err)
+		}
+		l := p.layer
+		l.hidden, l.length, l.format, l.hFormat = e.Gate.In, e.Gate.Out, e.RowFormat(), hiddenFormat(e)
+		return nil
+	}
+	return nil
+}
+
+// hiddenFormat is how the h of an expert is kept.
+func hiddenFormat(e *ref.Expert) moe.RowFormat {
+	if e.Float {
+		return moe.RowF32
+	}
+	return ref.HiddenFormat(e.Down.Format)
+}
+
+// do makes one expert.
+func (p *packing) do(_ *worker, task, _ int) {
+	e, err := p.Expert(task)
+	if err == nil && e != nil {
+		err = p.take(task, e)
+	}
+	if err != nil {
+		p.errs[task] = fmt.Errorf("expert %d: %w", task, err)
+	}
+}
+
+// take checks an expert and repacks it.
+func (p *packing) take(i int, e *ref.Expert) error {
+	l := p.layer
 	if err := e.Check(); err != nil {
 		return err
 	}
-	format, hFormat := e.RowFormat(), ref.HiddenFormat(e.Down.Format)
-	if e.Float {
-		hFormat = moe.RowF32
-	}
-	if l.hidden == 0 {
-		l.hidden, l.length, l.format, l.hFormat = e.Gate.In, e.Gate.Out, format, hFormat
-	}
-	if e.Gate.In != l.hidden || e.Gate.Out != l.length || format != l.format || hFormat != l.hFormat {
+	if e.Gate.In != l.hidden || e.Gate.Out != l.length || e.RowFormat() != l.format || hiddenFormat(e) != l.hFormat {
 		return fmt.Errorf("%w: %s rows of %d, h %s of %d, want %s of %d and %s of %d", ErrMixed,
-			format, e.Gate.In, hFormat, e.Gate.Out, l.format, l.hidden, l.hFormat, l.length)
+			e.RowFormat(), e.Gate.In, hiddenFormat(e), e.Gate.Out, l.format, l.hidden, l.hFormat, l.length)
 	}
-	l.experts[i].held = true
+	to := &l.experts[i]
+	for _, m := range []struct {
+		role string
+		to   *Matrix
+		from *ref.Matrix
+		rows moe.RowFormat
+	}{
+		{"gate", &to.gate, &e.Gate, l.format}, {"up", &to.up, &e.Up, l.format}, {"down", &to.down, &e.Down, l.hFormat},
+	} {
+		if err := p.b.hold(m.to, p.arena, m.from, m.rows); err != nil {
+			return fmt.Errorf("%s: %w", m.role, err)
+		}
+		if p.Done != nil && !m.to.Keeps() {
+			p.Done(m.from)
+		}
+	}
+	to.held = true
 	return nil
-}
-
-// packWindow is how many bytes of a file are repacked before their pages are given back.
-const packWindow = 64 << 20
-
-// packing is experts that are being repacked.
-type packing struct {
-	b      *Backend
-	arena  *Arena
-	layer  *Layer
-	from   []*ref.Expert
-	window []int // experts
-	bytes  int
-
-	parts []packPart
-	errs  []error
-}
-
-// packPart is one matrix to repack.
-type packPart struct {
-	expert int
-	role   string
-	to     *Matrix
-	from   *ref.Matrix
-	takes  moe.RowFormat
-	dst    []byte
-}
-
-// flush repacks the experts of the window.
-func (p *packing) flush(done func(m *ref.Matrix)) error {
-	p.parts = p.parts[:0]
-	for _, i := range p.window {
-		e, l := p.from[i], &p.layer.experts[i]
-		p.parts = append(p.parts,
-			packPart{expert: i, role: "gate", to: &l.gate, from: &e.Gate, takes: p.layer.format},
-			packPart{expert: i, role: "up", to: &l.up, from: &e.Up, takes: p.layer.format},
-			packPart{expert: i, role: "down", to: &l.down, from: &e.Down, takes: p.layer.hFormat})
-	}
-	for i := range p.parts {
-		part := &p.parts[i]
-		if n := p.b.packedBytes(part.from, part.takes); n > 0 {
-			dst, err := p.arena.alloc(n)
-			if err != nil {
-				return err
-			}
-			part.dst = dst
-		}
-	}
-	p.errs = make([]error, len(p.parts))
-	p.b.team.run(len(p.parts), p)
-	for _, err := range p.errs {
-		if err != nil {
-			return err
-		}
-	}
-	for _, part := range p.parts {
-		if done != nil && !part.to.Keeps() {
-			done(part.from)
-		}
-	}
-	p.window, p.bytes = p.window[:0], 0
-	return nil
-}
-
-// do repacks one matrix.
-func (p *packing) do(_ *worker, task, _ int) {
-	part := &p.parts[task]
-	err := p.b.hold(part.to, p.arena, part.from, part.takes)
-	if err == nil && part.dst != nil {
-		err = part.to.pack(part.dst)
-	}
-	if err != nil {
-		p.errs[task] = fmt.Errorf("expert %d, %s: %w", part.expert, part.role, err)
-	}
 }
 
 // Held returns how many experts of the layer are held, of how many.
@@ -162,6 +156,16 @@ func (l *Layer) Held() (held, experts int) {
 		}
 	}
 	return held, len(l.experts)
+}
+
+// WithExponent returns the layer with another exponent of its gated sums, over the same weights.
+func (l *Layer) WithExponent(e int) *Layer {
+	if e < ref.MinExponent || e > ref.MaxExponent {
+		panic(fmt.Sprintf("BUG: exponent %d", e))
+	}
+	tuned := *l
+	tuned.exponent = e
+	return &tuned
 }
 
 // Format returns the format of the rows that the layer takes, and Hidden their length.

@@ -27,15 +27,6 @@ func (b *Backend) NewMatrix(a *Arena, m *ref.Matrix, f moe.RowFormat) (*Matrix, 
 	if err := b.hold(h, a, m, f); err != nil {
 		return nil, err
 	}
-	if !h.isPacked() && b.packs(m, f) {
-		dst, err := a.alloc(b.packedBytes(m, f))
-		if err != nil {
-			return nil, err
-		}
-		if err := h.pack(dst); err != nil {
-			return nil, err
-		}
-	}
 	return h, nil
 }
 
@@ -49,7 +40,7 @@ func (m *Matrix) Out() int { return m.shape.Out }
 // Takes returns the format of the rows that m is multiplied with.
 func (m *Matrix) Takes() moe.RowFormat { return m.takes }
 
-// hold fills h with m as it is, after a look at every block of it.
+// hold fills h with m, for rows of format f, after a look at every block of it.
 func (b *Backend) hold(h *Matrix, a *Arena, m *ref.Matrix, f moe.RowFormat) error {
 	if _, err := ref.NewMatrix(m.Format, m.In, m.Out, m.Data); err != nil {
 		return err
@@ -57,37 +48,22 @@ func (b *Backend) hold(h *Matrix, a *Arena, m *ref.Matrix, f moe.RowFormat) erro
 	if f == moe.RowQ8K && !m.Format.IsK() || f == moe.RowQ8 && !m.Format.IsBlock32() {
 		return fmt.Errorf("%w: %s rows for weights in %s", ref.ErrShape, f, m.Format)
 	}
-	if err := quant.Check(m.Format, m.Data); err != nil {
-		return err
-	}
 	*h = Matrix{arena: a, shape: *m, takes: f}
-	return nil
-}
-
-// packs reports whether m is repacked for rows of format f.
-func (b *Backend) packs(m *ref.Matrix, f moe.RowFormat) bool {
-	return b.kernel != nil && f != moe.RowF32 && matmul.Packs(m.Format)
-}
-
-// packedBytes returns how much of an arena m takes: 0 where it is not repacked.
-func (b *Backend) packedBytes(m *ref.Matrix, f moe.RowFormat) int {
-	if !b.packs(m, f) {
-		return 0
+	if b.kernel == nil || f == moe.RowF32 || !matmul.Packs(m.Format) {
+		return quant.Check(m.Format, m.Data)
 	}
-	n, err := matmul.PackedBytes(m.Format, m.In, m.Out)
-	if err != nil {
-		panic("BUG: " + err.Error()) // hold has looked at the shape
-	}
-	return n
-}
-
-// pack repacks m into dst.
-func (m *Matrix) pack(dst []byte) error {
-	p, err := matmul.Pack(dst, &m.shape)
+	size, err := matmul.PackedBytes(m.Format, m.In, m.Out)
 	if err != nil {
 		return err
 	}
-	m.packed, m.shape.Data = p, nil
+	dst, err := a.alloc(size)
+	if err != nil {
+		return err
+	}
+	if h.packed, err = matmul.Pack(dst, m); err != nil {
+		return err
+	}
+	h.shape.Data = nil
 	return nil
 }
 

@@ -38,14 +38,17 @@ func newTeam(n int, newWorker func() *worker) *team {
 		}
 		wake := make(chan struct{}, 1)
 		t.wake = append(t.wake, wake)
-		t.ended.Go(func() {
-			for range wake {
-				t.work(t.workers[i])
-				t.busy.Done()
-			}
-		})
+		t.ended.Go(func() { t.help(i, wake) })
 	}
 	return t
+}
+
+// help is the goroutine of worker i, until wake is closed.
+func (t *team) help(i int, wake <-chan struct{}) {
+	for range wake {
+		t.work(t.workers[i])
+		t.busy.Done()
+	}
 }
 
 // run runs all tasks of j and returns when they are done.
