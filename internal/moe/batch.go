@@ -1,7 +1,9 @@
 package moe
 
 import (
+	"bytes"
 	"fmt"
+	"unsafe"
 )
 
 // Shape is what all rows of a batch have in common.
@@ -147,12 +149,19 @@ func (b *Batch) Validate(experts int) error {
 	if err := b.ValidateShape(experts); err != nil {
 		return err
 	}
-	for i, v := range b.Q {
-		if v == -128 {
-			return fmt.Errorf("%w: row %d, value %d is -128, want -127 to 127", ErrInvalid, i/b.Hidden, i%b.Hidden)
-		}
+	if i := indexOfLeast(b.Q); i >= 0 {
+		return fmt.Errorf("%w: row %d, value %d is -128, want -127 to 127", ErrInvalid, i/b.Hidden, i%b.Hidden)
 	}
 	return nil
+}
+
+// indexOfLeast returns the index of the first -128, or -1. The standard library looks for bytes with the
+// processor's vectors.
+func indexOfLeast(q []int8) int {
+	if len(q) == 0 {
+		return -1
+	}
+	return bytes.IndexByte(unsafe.Slice((*byte)(unsafe.Pointer(&q[0])), len(q)), 0x80)
 }
 
 // ValidateShape is Validate without the look at every value: after it a batch can be walked safely, and

@@ -65,13 +65,14 @@ type worker struct {
 	product matmul.Product
 	scratch ref.Scratch
 	weights []float32 // one row of weights as floats
+	rows    []float32 // rows that are multiplied with it
 	gate    []float32 // rows x 256
 	up      []float32
 	hidden  []float32 // 256
 	quants  [256]int8
 	scales  [8]float32
 	out     []float32 // rows x columns of a task
-	part    []float32 // likewise, of weights that are not repacked
+	part    []float32 // products with weights that are not repacked
 	x       operand
 }
 

@@ -108,15 +108,36 @@ func (b *Backend) mul(w *worker, y result, m *Matrix, lo, hi int, x *operand, af
 		b.kernel.Mul(w.matmul, &w.product)
 		return
 	}
-	part := ref.Matrix{Format: m.shape.Format, In: m.shape.In, Out: hi - lo, Data: m.bytes(lo, hi)}
-	if y.stride == part.Out {
-		part.MatMul(y.dst, x.rows, 0, part.Out, &w.scratch)
+	if m.takes == moe.RowF32 {
+		b.mulFloat(w, y, m, lo, hi, x.rows)
 		return
 	}
+	part := ref.Matrix{Format: m.shape.Format, In: m.shape.In, Out: hi - lo, Data: m.bytes(lo, hi)}
 	w.part = grown(w.part, len(x.rows)*part.Out)
 	part.MatMul(w.part, x.rows, 0, part.Out, &w.scratch)
 	for r := range x.rows {
 		copy(y.dst[r*y.stride:], w.part[r*part.Out:(r+1)*part.Out])
+	}
+}
+
+// mulFloat is mul for rows of float32: weights are dequantised a row at a time and used for up to
+// rowsAtOnce rows, which lie side by side.
+func (b *Backend) mulFloat(w *worker, y result, m *Matrix, lo, hi int, rows []moe.Row) {
+	n, in := len(rows), m.shape.In
+	for at := 0; at < n; at += rowsAtOnce {
+		count := min(rowsAtOnce, n-at)
+		w.rows = grown(w.rows, count*in)
+		for r := range count {
+			copy(w.rows[r*in:(r+1)*in], rows[at+r].F)
+		}
+		w.weights, w.part = grown(w.weights, in), grown(w.part, count)
+		for o := lo; o < hi; o++ {
+			b.ops.Dequantize(w.weights, m.shape.Format, m.bytes(o, o+1))
+			b.ops.Dots(w.part, w.weights, w.rows, in)
+			for r, v := range w.part {
+				y.dst[(at+r)*y.stride+o-lo] = v
+			}
+		}
 	}
 }
 
