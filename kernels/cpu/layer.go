@@ -94,7 +94,11 @@ func (p *packing) shape() error {
 		}
 		l := p.layer
 		l.hidden, l.length, l.format, l.hFormat = e.Gate.In, e.Gate.Out, e.RowFormat(), hiddenFormat(e)
-		return nil
+		size := 0
+		for _, m := range p.matrices(&expert{}, e) {
+			size += inLines(p.b.packedBytes(m.from, m.rows))
+		}
+		return p.arena.reserve(size * p.Experts)
 	}
 	return nil
 }
@@ -128,15 +132,7 @@ func (p *packing) take(i int, e *ref.Expert) error {
 		return fmt.Errorf("%w: %s rows of %d, h %s of %d, want %s of %d and %s of %d", ErrMixed,
 			e.RowFormat(), e.Gate.In, hiddenFormat(e), e.Gate.Out, l.format, l.hidden, l.hFormat, l.length)
 	}
-	to := &l.experts[i]
-	for _, m := range []struct {
-		role string
-		to   *Matrix
-		from *ref.Matrix
-		rows moe.RowFormat
-	}{
-		{"gate", &to.gate, &e.Gate, l.format}, {"up", &to.up, &e.Up, l.format}, {"down", &to.down, &e.Down, l.hFormat},
-	} {
+	for _, m := range p.matrices(&l.experts[i], e) {
 		if err := p.b.hold(m.to, p.arena, m.from, m.rows); err != nil {
 			return fmt.Errorf("%s: %w", m.role, err)
 		}
@@ -144,8 +140,24 @@ func (p *packing) take(i int, e *ref.Expert) error {
 			p.Done(m.from)
 		}
 	}
-	to.held = true
+	l.experts[i].held = true
 	return nil
+}
+
+// part is one matrix of an expert that is repacked.
+type part struct {
+	role string
+	to   *Matrix
+	from *ref.Matrix
+	rows moe.RowFormat // that it will be multiplied with
+}
+
+func (p *packing) matrices(to *expert, e *ref.Expert) [3]part {
+	return [3]part{
+		{"gate", &to.gate, &e.Gate, p.layer.format},
+		{"up", &to.up, &e.Up, p.layer.format},
+		{"down", &to.down, &e.Down, p.layer.hFormat},
+	}
 }
 
 // Held returns how many experts of the layer are held, of how many.

@@ -49,12 +49,9 @@ func (b *Backend) hold(h *Matrix, a *Arena, m *ref.Matrix, f moe.RowFormat) erro
 		return fmt.Errorf("%w: %s rows for weights in %s", ref.ErrShape, f, m.Format)
 	}
 	*h = Matrix{arena: a, shape: *m, takes: f}
-	if b.kernel == nil || f == moe.RowF32 || !matmul.Packs(m.Format) {
+	size := b.packedBytes(m, f)
+	if size == 0 {
 		return quant.Check(m.Format, m.Data)
-	}
-	size, err := matmul.PackedBytes(m.Format, m.In, m.Out)
-	if err != nil {
-		return err
 	}
 	dst, err := a.alloc(size)
 	if err != nil {
@@ -65,6 +62,18 @@ func (b *Backend) hold(h *Matrix, a *Arena, m *ref.Matrix, f moe.RowFormat) erro
 	}
 	h.shape.Data = nil
 	return nil
+}
+
+// packedBytes returns how much of an arena m takes, for rows of format f: 0 where it is not repacked.
+func (b *Backend) packedBytes(m *ref.Matrix, f moe.RowFormat) int {
+	if b.kernel == nil || f == moe.RowF32 || !matmul.Packs(m.Format) {
+		return 0
+	}
+	n, err := matmul.PackedBytes(m.Format, m.In, m.Out)
+	if err != nil {
+		panic("BUG: " + err.Error()) // the shape has been looked at
+	}
+	return n
 }
 
 // bytes returns the bytes of rows lo to hi-1 of m, whose numbers are multiples of a panel's, or hi is the

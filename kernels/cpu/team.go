@@ -15,8 +15,8 @@ type job interface {
 // team is a fixed number of workers that share out the tasks of one job at a time. The caller of run is
 // one of them; the others are goroutines that live until close.
 //
-// Tasks are taken one by one, so a core that is slow or busy takes fewer; each worker takes its next task
-// before it begins one.
+// Tasks are taken one by one, so a core that is slow or busy takes fewer; but for the last few, each worker
+// takes its next task before it begins one.
 type team struct {
 	workers []*worker
 	wake    []chan struct{} // of all workers but the first
@@ -71,15 +71,23 @@ func (t *team) run(tasks int, j job) {
 }
 
 func (t *team) work(w *worker) {
-	task := t.next.Add(1) - 1
-	for task < t.tasks {
-		after := t.next.Add(1) - 1
-		if after < t.tasks {
-			t.job.do(w, int(task), int(after))
-		} else {
-			t.job.do(w, int(task), -1)
+	take := func() int64 { return t.next.Add(1) - 1 }
+	for task := take(); task < t.tasks; {
+		// Near the end nobody takes a task that another worker could begin at once.
+		early := t.tasks-task > int64(2*len(t.workers))
+		next := t.tasks
+		if early {
+			next = take()
 		}
-		task = after
+		after := -1
+		if next < t.tasks {
+			after = int(next)
+		}
+		t.job.do(w, int(task), after)
+		if !early {
+			next = take()
+		}
+		task = next
 	}
 }
 
