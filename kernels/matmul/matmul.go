@@ -86,9 +86,6 @@ func (k *Kernel) tile(f quant.Format) func(*tile) {
 // Peak multiplies int8 values, from registers, as fast as the variant can, about products of them, and
 // returns how many: the limit that Mul is measured against.
 func (k *Kernel) Peak(products int) int {
-	if k.tiles.peak == nil {
-		return 0
-	}
 	turns := products/k.tiles.perTurn + 1
 	k.tiles.peak(turns)
 	return turns * k.tiles.perTurn

@@ -179,3 +179,12 @@ func BenchmarkPack(b *testing.B) {
 		})
 	}
 }
+
+func TestPeakCountsWhatItMultiplies(t *testing.T) {
+	for _, k := range kernels(t) {
+		least := k.Peak(0)
+		if got := k.Peak(10 * least); least < 1 || got != 11*least {
+			t.Errorf("%s: %d products, %d for ten times as many", k.Variant(), least, got)
+		}
+	}
+}

@@ -16763,3 +16763,35 @@ tileMXFP4DotProd_record:
 	SUBS $1, R15, R15
 	BNE tileMXFP4DotProd_block
 	RET
+
+// func peakDotProd(turns int)
+TEXT ·peakDotProd(SB), NOSPLIT, $0-8
+	MOVD turns+0(FP), R10
+peakDotProd_loop:
+	WORD $0x4f9fe3c0 // SDOT V0.4S, V30.16B, V31.4B[0]
+	WORD $0x4fbfe3c1 // SDOT V1.4S, V30.16B, V31.4B[1]
+	WORD $0x4f9febc2 // SDOT V2.4S, V30.16B, V31.4B[2]
+	WORD $0x4fbfebc3 // SDOT V3.4S, V30.16B, V31.4B[3]
+	WORD $0x4f9fe3c4 // SDOT V4.4S, V30.16B, V31.4B[0]
+	WORD $0x4fbfe3c5 // SDOT V5.4S, V30.16B, V31.4B[1]
+	WORD $0x4f9febc6 // SDOT V6.4S, V30.16B, V31.4B[2]
+	WORD $0x4fbfebc7 // SDOT V7.4S, V30.16B, V31.4B[3]
+	WORD $0x4f9fe3c8 // SDOT V8.4S, V30.16B, V31.4B[0]
+	WORD $0x4fbfe3c9 // SDOT V9.4S, V30.16B, V31.4B[1]
+	WORD $0x4f9febca // SDOT V10.4S, V30.16B, V31.4B[2]
+	WORD $0x4fbfebcb // SDOT V11.4S, V30.16B, V31.4B[3]
+	WORD $0x4f9fe3cc // SDOT V12.4S, V30.16B, V31.4B[0]
+	WORD $0x4fbfe3cd // SDOT V13.4S, V30.16B, V31.4B[1]
+	WORD $0x4f9febce // SDOT V14.4S, V30.16B, V31.4B[2]
+	WORD $0x4fbfebcf // SDOT V15.4S, V30.16B, V31.4B[3]
+	WORD $0x4f9fe3d0 // SDOT V16.4S, V30.16B, V31.4B[0]
+	WORD $0x4fbfe3d1 // SDOT V17.4S, V30.16B, V31.4B[1]
+	WORD $0x4f9febd2 // SDOT V18.4S, V30.16B, V31.4B[2]
+	WORD $0x4fbfebd3 // SDOT V19.4S, V30.16B, V31.4B[3]
+	WORD $0x4f9fe3d4 // SDOT V20.4S, V30.16B, V31.4B[0]
+	WORD $0x4fbfe3d5 // SDOT V21.4S, V30.16B, V31.4B[1]
+	WORD $0x4f9febd6 // SDOT V22.4S, V30.16B, V31.4B[2]
+	WORD $0x4fbfebd7 // SDOT V23.4S, V30.16B, V31.4B[3]
+	SUBS $1, R10, R10
+	BNE peakDotProd_loop
+	RET

@@ -107,6 +107,7 @@ func neon(s set, suffix, what string) string {
 	} {
 		(&arm{f, t.name + suffix, s, &t.form}).tile()
 	}
+	(&arm{file: f, name: "peak" + suffix, set: s}).peak()
 	return f.String()
 }
 
@@ -254,5 +255,28 @@ func (g *arm) end() {
 	g.op("ADD", imm(g.form.bytes), nPanel, nPanel)
 	g.op("SUBS", imm(1), nBlocks, nBlocks)
 	g.op("BNE", g.name+"_block")
+	g.op("RET")
+}
+
+// peak writes the loop that the speed of tiles is compared with: 24 multiplications that do not wait for
+// one another, as often as its argument says.
+func (g *arm) peak() {
+	g.raw("")
+	g.raw("// func %s(turns int)", g.name)
+	g.raw("TEXT ·%s(SB), NOSPLIT, $0-8", g.name)
+	g.op("MOVD", "turns+0(FP)", nLeft)
+	g.label(g.name + "_loop")
+	for d := range 24 {
+		switch g.set {
+		case plain:
+			g.do([]inst{smlal, smlal2}[d%2], d, 30, 31)
+		case dot:
+			g.element(sdot, d, 30, 31, d%4)
+		default:
+			g.do(smmla, d, 30, 31)
+		}
+	}
+	g.op("SUBS", "$1", nLeft, nLeft)
+	g.op("BNE", g.name+"_loop")
 	g.op("RET")
 }
