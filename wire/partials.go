@@ -6,6 +6,7 @@ import (
 
 	"kvasir/internal/moe"
 	"kvasir/kernels/ref"
+	"kvasir/kernels/vector"
 )
 
 const partialsLen = 8
@@ -33,7 +34,7 @@ func AppendPartials(dst []byte, out *moe.Partials) []byte {
 	}
 	for r, s := range out.Status[:out.Rows] {
 		if s == moe.OK {
-			dst = ref.AppendPartial(dst, out.Row(r))
+			dst = vector.Active().AppendPartial(dst, out.Row(r))
 		}
 	}
 	return dst
@@ -63,7 +64,7 @@ func ParsePartials(out *moe.Partials, p []byte, rows, hidden int) error {
 			out.Status[r] = s
 			continue
 		}
-		n, err := ref.ParsePartial(out.Row(r), sums)
+		n, err := vector.Active().ParsePartial(out.Row(r), sums)
 		if err != nil {
 			return fmt.Errorf("%w: %s: row %d: %w", ErrPayload, t, r, err)
 		}

@@ -8,6 +8,7 @@ import (
 	"math"
 
 	"kvasir/internal/moe"
+	"kvasir/kernels/cpu"
 	"kvasir/kernels/quant"
 	"kvasir/kernels/ref"
 )
@@ -37,8 +38,16 @@ var arithmeticChecks = []arithmeticCheck{
 	{"experts", 0x8fb3aa03, checksumExperts},
 }
 
-// checkArithmetic names the parts that went wrong.
+// checkArithmetic names the parts that went wrong. The kernels that compute here are compared with the
+// definition, which the sums are about.
 func checkArithmetic(checks []arithmeticCheck) (wrong []string) {
+	backend, err := cpu.Default()
+	if err == nil {
+		err = backend.Check()
+	}
+	if err != nil {
+		wrong = append(wrong, err.Error())
+	}
 	for _, c := range checks {
 		if got := c.run(); got != c.want {
 			wrong = append(wrong, fmt.Sprintf("%s gives %08x, want %08x", c.name, got, c.want))

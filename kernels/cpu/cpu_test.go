@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -96,4 +97,30 @@ func TestLayerEqualsReference(t *testing.T) {
 			})
 		}
 	}
+}
+
+func TestCheckNoticesAWrongBit(t *testing.T) {
+	for _, v := range variant.Available() {
+		b := New(v, 2)
+		defer b.Close()
+		if err := b.Check(); err != nil {
+			t.Errorf("%s: %v", v, err)
+		}
+	}
+	l, err := checkLayer(quant.Q4K, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := agree(l, flipped{l}); !errors.Is(err, ErrInexact) {
+		t.Errorf("one bit in one sum: %v", err)
+	}
+}
+
+// flipped is a layer with one wrong bit in its last sum.
+type flipped struct{ *ref.Layer }
+
+func (f flipped) Forward(ctx context.Context, b *moe.Batch, out *moe.Partials) error {
+	err := f.Layer.Forward(ctx, b, out)
+	out.Sum[len(out.Sum)-1] ^= 1
+	return err
 }
