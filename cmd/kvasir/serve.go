@@ -6,6 +6,7 @@ import (
 
 	"kvasir/engine"
 	"kvasir/engine/worker"
+	"kvasir/kernels/cpu"
 	"kvasir/wire/relay"
 	"kvasir/wire/seal"
 )
@@ -132,6 +133,14 @@ func (c *workerCmd) Run(ctx context.Context, a *app) error {
 	}
 	join, err := seal.ParseJoin(string(c.Join))
 	if err != nil {
+		return err
+	}
+	// A worker is paid for exact answers: a machine that cannot give them is better told now.
+	backend, err := cpu.Default()
+	if err != nil {
+		return err
+	}
+	if err := backend.Check(); err != nil {
 		return err
 	}
 	unlock, err := a.homeFolder().Lock(seal.Worker)
