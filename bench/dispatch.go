@@ -16,6 +16,7 @@ import (
 	"kvasir/internal/moe"
 	"kvasir/kernels/quant"
 	"kvasir/kernels/ref"
+	"kvasir/kernels/variant"
 )
 
 // DispatchName is the name of the scenario Dispatch.
@@ -33,9 +34,6 @@ const (
 	budgetLeast = time.Second
 	budgetMost  = 24 * time.Hour
 )
-
-// kernel is what computes the experts: the definition of the arithmetic itself.
-const kernel = "portable"
 
 // Dispatch measures one layer of experts with random weights in batches of 1, 2, 4 … rows: computed here
 // by a function call, by workers behind gateway and hub at 0 ms, and by the same at a round trip. One
@@ -142,13 +140,17 @@ func (d Dispatch) Run(ctx context.Context, o Observer) (*Report, error) {
 	if err := d.checkMemory(weights, machine.Read().Available); err != nil {
 		return nil, err
 	}
+	kernel, err := variant.Active()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", variant.Env, err)
+	}
 	threads := runtime.GOMAXPROCS(0)
 	r := &dispatchRun{d: d, o: o, start: time.Now(), schedule: schedule{
 		batches: batchesUpTo(d.Batch), repeat: d.Repeat, budget: d.Budget,
 	}}
 	r.report = Report{Machine: ReadMachine(), Results: []Result{}, Settings: Settings{
 		Scenario: DispatchName, Experts: d.Experts, TopK: d.TopK, Hidden: d.Hidden, FFN: d.FFN,
-		Quant: quant.Q4K.String(), Seed: d.Seed, Weights: weights, Kernel: kernel, Threads: threads,
+		Quant: quant.Q4K.String(), Seed: d.Seed, Weights: weights, Kernel: kernel.Variant.String(), Threads: threads,
 		Workers: d.Workers, RTT: milliseconds(d.RTT), Budget: d.Budget.Seconds(), Repeat: d.Repeat,
 		Batches: []int{}, Rounds: []int{},
 	}}

@@ -59,11 +59,12 @@ func (p *pinger) run() {
 		if _, err := io.ReadFull(p.conn, b[:]); err != nil {
 			return
 		}
-		if n > 0 { // the first is late: the far end's connection is still being made
-			p.mu.Lock()
-			p.trips = append(p.trips, time.Since(start))
-			p.mu.Unlock()
+		if n == 0 {
+			continue // it was late: the far end's connection was still being made
 		}
+		p.mu.Lock()
+		p.trips = append(p.trips, time.Since(start))
+		p.mu.Unlock()
 		select {
 		case <-t.C:
 		case <-p.stop:

@@ -16,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"kvasir/bench"
+	"kvasir/kernels/variant"
 )
 
 // program is the command under test, built once by TestMain.
@@ -178,6 +179,30 @@ func TestUsageErrorsAreOneLineThatSaysWhatToDo(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestKernelThatIsNotHereIsOneLine(t *testing.T) {
+	t.Parallel()
+	for wish, want := range map[string]string{"fast": "unknown kernel variant", absent(t): "not available here"} {
+		o := runWith(t, []string{"KVASIR_KERNEL=" + wish}, small...)
+		if o.status != statusFailed || o.stdout != "" || strings.Count(o.stderr, "\n") != 1 ||
+			!strings.HasPrefix(o.stderr, "kvasir-bench: KVASIR_KERNEL: ") || !strings.Contains(o.stderr, want) {
+			t.Errorf("%s: %+v", wish, o)
+		}
+	}
+	o := runWith(t, []string{"KVASIR_KERNEL=portable"}, append(small[:4:4], "--rtt=0", "--batch=1", "--repeat=1")...)
+	if o.status != statusDone || !strings.Contains(o.stdout, "portable kernels") {
+		t.Errorf("portable: %+v", o)
+	}
+}
+
+// absent names a variant that no processor has beside those of this one.
+func absent(t *testing.T) string {
+	t.Helper()
+	if slices.Contains(variant.Available(), variant.NEON) {
+		return variant.AVX2.String()
+	}
+	return variant.NEON.String()
 }
 
 func TestListNamesTheScenarios(t *testing.T) {

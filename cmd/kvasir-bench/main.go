@@ -27,6 +27,7 @@ import (
 	"golang.org/x/term"
 
 	"kvasir/bench"
+	"kvasir/kernels/variant"
 )
 
 // Exit statuses.
@@ -92,6 +93,10 @@ func (a *app) run(ctx context.Context, args []string) error {
 	c, err := parse(args, a.stdout, a.getenv)
 	if err != nil {
 		return err
+	}
+	// Whatever is measured, it is measured with the kernel that was asked for or not at all.
+	if _, err := variant.Active(); err != nil {
+		return fmt.Errorf("%s: %w", variant.Env, err)
 	}
 	switch c.Scenario {
 	case "list":
