@@ -180,9 +180,11 @@ func (l *Layer) WithExponent(e int) *Layer {
 	return &tuned
 }
 
-// Format returns the format of the rows that the layer takes, and Hidden their length.
+// Format returns the format of the rows that the layer takes.
 func (l *Layer) Format() moe.RowFormat { return l.format }
-func (l *Layer) Hidden() int           { return l.hidden }
+
+// Hidden returns how many values those rows have.
+func (l *Layer) Hidden() int { return l.hidden }
 
 // check returns an error for a batch that cannot run here as a whole.
 func (l *Layer) check(b *moe.Batch) error {

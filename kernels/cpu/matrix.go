@@ -33,8 +33,10 @@ func (b *Backend) NewMatrix(a *Arena, m *ref.Matrix, f moe.RowFormat) (*Matrix, 
 // Keeps reports whether m still needs the bytes that it was made from.
 func (m *Matrix) Keeps() bool { return !m.isPacked() }
 
-// In and Out are the sizes of m: Out rows of In weights.
-func (m *Matrix) In() int  { return m.shape.In }
+// In returns how many weights a row of m has.
+func (m *Matrix) In() int { return m.shape.In }
+
+// Out returns how many rows m has.
 func (m *Matrix) Out() int { return m.shape.Out }
 
 // Takes returns the format of the rows that m is multiplied with.

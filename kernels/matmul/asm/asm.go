@@ -79,7 +79,7 @@ func newFile(what string) *file {
 
 // raw writes a line as it is.
 func (f *file) raw(format string, args ...any) {
-	fmt.Fprintf(f, format+"\n", args...)
+	f.WriteString(fmt.Sprintf(format+"\n", args...))
 }
 
 // op writes an instruction.
