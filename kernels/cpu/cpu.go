@@ -9,6 +9,7 @@ package cpu
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 
 	"kvasir/kernels/matmul"
@@ -66,10 +67,10 @@ type worker struct {
 	scratch ref.Scratch
 	weights []float32 // one row of weights as floats
 	rows    []float32 // rows that are multiplied with it
-	gate    []float32 // rows x 256
+	gate    []float32 // rows x hBlock
 	up      []float32
-	hidden  []float32 // 256
-	quants  [256]int8
+	hidden  []float32 // hBlock
+	quants  [hBlock]int8
 	scales  [8]float32
 	out     []float32 // rows x columns of a task
 	part    []float32 // products with weights that are not repacked
@@ -77,7 +78,20 @@ type worker struct {
 }
 
 func newWorker() *worker {
-	return &worker{matmul: matmul.NewWork(), hidden: make([]float32, 256)}
+	return &worker{
+		matmul: matmul.NewWork(), hidden: make([]float32, hBlock),
+		gate: make([]float32, rowsAtOnce*hBlock), up: make([]float32, rowsAtOnce*hBlock),
+	}
+}
+
+// room makes w ready for tasks of up to rows rows of in values with out results each, so that nothing is
+// allocated later, whichever task w gets.
+func (w *worker) room(rows, in, out int) {
+	w.x.records.Grow(rows)
+	w.x.rows = slices.Grow(w.x.rows[:0], rows)
+	w.out = grown(w.out, rows*out)
+	w.part = grown(w.part, rows*out)
+	w.rows, w.weights = grown(w.rows, rows*in), grown(w.weights, in)
 }
 
 // grown returns s with length n; its values are stale.

@@ -115,6 +115,10 @@ func (c *call) prepare() {
 		c.hScales = grown(c.hScales, len(b.Expert)*l.hFormat.Scales(l.length))
 	}
 	c.columns = min(panels(l.hidden), 4*l.b.Threads())
+	width := matmul.PanelRows * (panels(l.hidden)/c.columns + 1)
+	for _, w := range l.b.team.workers {
+		w.room(rowsAtOnce, max(l.hidden, l.length), max(width, hBlock))
+	}
 }
 
 // packedRows reports whether rows are brought into records, and packedH whether h is.
@@ -197,7 +201,7 @@ func (c gateUpJob) do(w *worker, task, after int) {
 			w.x.rows = append(w.x.rows, c.batch.Row(int(p.row)))
 		}
 	}
-	w.gate, w.up = grown(w.gate, n*width), grown(w.up, n*width)
+	w.gate, w.up = w.gate[:n*width], w.up[:n*width]
 	l.b.mul(w, result{w.gate, width}, &e.gate, lo, hi, &w.x, e.up.bytes(lo, hi))
 	l.b.mul(w, result{w.up, width}, &e.up, lo, hi, &w.x, c.nextGate(after))
 

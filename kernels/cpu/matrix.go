@@ -189,6 +189,9 @@ func (b *Backend) MatMul(dst []float32, m *Matrix, x []moe.Row) {
 		tasks = min(panels(m.Out()), 4*b.Threads())
 	}
 	d.b, d.tasks = b, tasks
+	for _, w := range b.team.workers {
+		w.room(min(len(x), rowsAtOnce), m.In(), matmul.PanelRows*(panels(m.Out())/tasks+1))
+	}
 	b.team.run(tasks, denseColumns{d})
 	d.dst, d.m, d.rows = nil, nil, nil
 	clear(d.x.rows)

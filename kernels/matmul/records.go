@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 	"unsafe"
 
 	"kvasir/internal/moe"
@@ -129,7 +130,13 @@ type Rows struct {
 func (x *Rows) Len() int { return len(x.first) }
 
 // Reset empties the list.
-func (x *Rows) Reset() { clear(x.first); x.first = x.first[:0] }
+func (x *Rows) Reset() {
+	clear(x.first)
+	x.first = x.first[:0]
+}
+
+// Grow makes room for n rows.
+func (x *Rows) Grow(n int) { x.first = slices.Grow(x.first[:0], n) }
 
 // Add appends row i of r. All rows of a list have one shape.
 func (x *Rows) Add(r *Records, i int) {
