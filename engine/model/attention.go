@@ -1,7 +1,5 @@
 package model
 
-import "kvasir/kernels/ref"
-
 // positionBlock is how many absolute positions are summed before sums are added to each other. It is
 // part of the result's definition, and bounds what a later kernel may keep in registers.
 const positionBlock = 256
@@ -27,10 +25,12 @@ func (w *work) attention(a *attention) {
 	if a.gated {
 		stride *= 2
 	}
-	for i := range w.rows {
-		w.normAndTurn(w.q[i*a.q.Out():(i+1)*a.q.Out()], stride, a.qNorm, i)
-		w.normAndTurn(w.k[i*kvDim:(i+1)*kvDim], m.HeadDim, a.kNorm, i)
-	}
+	w.split(n, n*(qDim+kvDim)*4, func(_ *worker, lo, hi int) {
+		for i := lo; i < hi; i++ {
+			w.normAndTurn(w.q[i*a.q.Out():(i+1)*a.q.Out()], stride, a.qNorm, i)
+			w.normAndTurn(w.k[i*kvDim:(i+1)*kvDim], m.HeadDim, a.kNorm, i)
+		}
+	})
 	positions := 0
 	for _, r := range w.runs {
 		c := &r.step.Seq.layers[w.layer]
@@ -38,9 +38,9 @@ func (w *work) attention(a *attention) {
 		c.v = append(c.v, w.v[r.lo*kvDim:r.hi*kvDim]...)
 		positions += (r.hi - r.lo) * (r.pos + r.hi - r.lo)
 	}
-	w.split(n, positions*qDim*2, func(wk *worker, lo, hi int) {
+	w.split(n*m.Heads, positions*qDim*2, func(wk *worker, lo, hi int) {
 		for i := lo; i < hi; i++ {
-			w.attend(wk, i, stride, a)
+			w.attend(wk, i/m.Heads, i%m.Heads, stride, a.gated)
 		}
 	})
 	w.mid.set(w.o, qDim)
@@ -53,68 +53,51 @@ func (w *work) normAndTurn(heads []float32, stride int, norm []float32, i int) {
 	half := len(m.rope.freq)
 	for at := 0; at < len(heads); at += stride {
 		head := heads[at : at+m.HeadDim]
-		rmsNorm(head, head, norm, m.Eps)
-		m.rope.apply(head, w.cos[i*half:(i+1)*half], w.sin[i*half:(i+1)*half])
+		w.rmsNorm(head, head, norm)
+		m.rope.apply(w.ops, head, w.cos[i*half:(i+1)*half], w.sin[i*half:(i+1)*half])
 	}
 }
 
-// attend computes all heads of row i. The maximum is exact; sums over positions run upwards within
-// blocks of absolute positions, and blocks are added upwards.
-func (w *work) attend(wk *worker, i, stride int, a *attention) {
+// attend computes head h of row i; stride is from one query head to the next. The maximum is exact; sums
+// over positions run upwards within blocks of absolute positions, and blocks are added upwards.
+func (w *work) attend(wk *worker, i, h, stride int, gated bool) {
 	m := w.m
 	r := w.rows[i]
 	cache := &r.step.Seq.layers[w.layer]
 	kvDim := m.KVHeads * m.HeadDim
-	scale := 1 / sqrt32(float32(m.HeadDim))
+	kv := h / (m.Heads / m.KVHeads) * m.HeadDim
+	q := w.q[(i*m.Heads+h)*stride:][:stride]
+	o := w.o[(i*m.Heads+h)*m.HeadDim:][:m.HeadDim]
+	clear(o)
 	wk.scores = room(wk.scores, r.pos+1)
 	scores := wk.scores
-	group := m.Heads / m.KVHeads
-	for h := range m.Heads {
-		q := w.q[i*a.q.Out()+h*stride:][:m.HeadDim]
-		kv := h / group * m.HeadDim
-		top := float32(0)
-		for p := range scores {
-			s := float32(ref.DotF32(q, cache.k[p*kvDim+kv:][:m.HeadDim]) * scale)
-			scores[p] = s
-			if p == 0 || s > top {
-				top = s
-			}
-		}
-		o := w.o[(i*m.Heads+h)*m.HeadDim:][:m.HeadDim]
-		clear(o)
-		total := float32(0)
-		for lo := 0; lo < len(scores); lo += positionBlock {
-			hi := min(lo+positionBlock, len(scores))
-			total += w.addBlock(wk, o, scores[lo:hi], top, cache.v[lo*kvDim+kv:])
-		}
-		for d := range o {
-			o[d] = float32(o[d] / total)
-		}
-		if a.gated {
-			gate := w.q[i*a.q.Out()+h*stride+m.HeadDim:][:m.HeadDim]
-			for d := range o {
-				o[d] = float32(o[d] * sigmoid(gate[d]))
-			}
-		}
+	w.ops.Dots(scores, q[:m.HeadDim], cache.k[kv:], kvDim)
+	w.ops.Scale(scores, 1/sqrt32(float32(m.HeadDim)))
+	top := w.ops.Max(scores)
+	total := float32(0)
+	for lo := 0; lo < len(scores); lo += positionBlock {
+		hi := min(lo+positionBlock, len(scores))
+		total += w.addBlock(wk, o, scores[lo:hi], top, cache.v[lo*kvDim+kv:])
+	}
+	w.ops.Divide(o, total)
+	if gated {
+		gate := q[m.HeadDim:]
+		w.ops.Sigmoid(gate)
+		w.ops.Mul(o, o, gate)
 	}
 }
 
-// addBlock adds one block of positions to o and returns the block's sum of exponentials. v starts at
-// the block's first position.
+// addBlock adds one block of positions to o and returns the block's sum of exponentials, which take the
+// place of the scores. v starts at the block's first position.
 func (w *work) addBlock(wk *worker, o, scores []float32, top float32, v []float32) float32 {
-	m := w.m
-	kvDim := m.KVHeads * m.HeadDim
-	wk.sums = room(wk.sums, m.HeadDim)
-	sum := wk.sums
-	clear(sum)
+	wk.sums = room(wk.sums, len(o))
+	clear(wk.sums)
+	w.ops.ExpLess(scores, top)
 	total := float32(0)
-	for p, s := range scores {
-		e := ref.Exp(s - top)
+	for _, e := range scores {
 		total += e
-		for d, x := range v[p*kvDim:][:m.HeadDim] {
-			sum[d] += float32(e * x)
-		}
 	}
-	addTo(o, sum)
+	w.ops.AddRows(wk.sums, scores, v, w.m.KVHeads*w.m.HeadDim)
+	w.ops.AddTo(o, wk.sums)
 	return total
 }

@@ -1,7 +1,5 @@
 package model
 
-import "kvasir/kernels/ref"
-
 // deltaNet writes the gated DeltaNet block of w.in's rows into w.y, by the recurrence alone, also for
 // prompts.
 //
@@ -11,8 +9,7 @@ import "kvasir/kernels/ref"
 // number modulo KeyHeads and a state S of State x State: S = S exp(g); d = beta (v - S'k); S = S + k d';
 // o = S'q. Then y = Wo (rms(o) norm silu(z)).
 func (w *work) deltaNet(d *deltaNet) {
-	m := w.m
-	c := m.Delta
+	c := w.m.Delta
 	n := len(w.rows)
 	w.q = room(w.q, n*c.Channels())
 	w.k = room(w.k, n*c.Channels())
@@ -25,72 +22,82 @@ func (w *work) deltaNet(d *deltaNet) {
 	w.matmul(w.v, d.z, &w.in, input)
 	w.matmul(w.beta, d.beta, &w.in, input)
 	w.matmul(w.alpha, d.alpha, &w.in, input)
-	for i := range w.beta {
+	w.ops.Sigmoid(w.beta)
+	for i, a := range w.alpha {
 		h := i % c.ValHeads
-		w.beta[i] = sigmoid(w.beta[i])
-		g := float32(d.a[h] * softplus(w.alpha[i]+d.dtBias[h]))
-		w.alpha[i] = ref.Exp(min(g, 0)) // a is negative in every sound file
+		g := float32(d.a[h] * softplus(a+d.dtBias[h]))
+		w.alpha[i] = min(g, 0) // a is negative in every sound file
 	}
-	for _, r := range w.runs {
-		w.convolve(d, r)
-	}
-	for i := range n {
-		qk := w.k[i*c.Channels():][:2*c.KeyHeads*c.State]
-		scale := 1 / sqrt32(float32(c.State))
-		for at := 0; at < len(qk); at += c.State {
-			l2Norm(qk[at:at+c.State], m.Eps)
-		}
-		for j, q := range qk[:c.KeyHeads*c.State] {
-			qk[j] = float32(q * scale)
-		}
-	}
+	w.ops.Exp(w.alpha)
+	w.convolve(d)
 	heads := len(w.runs) * c.ValHeads
 	w.split(heads, n*c.ValHeads*c.State*c.State*4, func(wk *worker, lo, hi int) {
 		for i := lo; i < hi; i++ {
 			w.recur(wk, w.runs[i/c.ValHeads], i%c.ValHeads)
 		}
 	})
-	for i := 0; i < n*c.Inner(); i += c.State {
-		o := w.o[i : i+c.State]
-		rmsNorm(o, o, d.norm, m.Eps)
-		for j, z := range w.v[i : i+c.State] {
-			o[j] = float32(o[j] * ref.Silu(z))
+	w.split(n*c.ValHeads, n*c.Inner()*8, func(_ *worker, lo, hi int) {
+		for i := lo * c.State; i < hi*c.State; i += c.State {
+			o := w.o[i : i+c.State]
+			w.rmsNorm(o, o, d.norm)
+			w.ops.Gate(o, w.v[i:i+c.State], o)
 		}
-	}
+	})
 	w.mid.set(w.o, c.Inner())
 	w.matmul(w.y, d.out, &w.mid, "the DeltaNet output")
 }
 
-// convolve runs the causal convolution of one run: inputs in w.q, results in w.k. Taps are added oldest
-// first. The last inputs stay in the sequence for its next row.
-func (w *work) convolve(d *deltaNet, r run) {
+// convolve runs the causal convolution: inputs in w.q, results in w.k, ready for the recurrence. The last
+// inputs of each run stay in its sequence for the next row.
+func (w *work) convolve(d *deltaNet) {
+	c := w.m.Delta
+	n, width := len(w.rows), c.Channels()
+	w.split(n, n*width*(c.Conv+8), func(_ *worker, lo, hi int) {
+		for i := lo; i < hi; i++ {
+			w.convolveRow(d, i)
+		}
+	})
+	for _, r := range w.runs {
+		past := r.step.Seq.layers[w.layer].conv
+		// Oldest first, and each source lies after its place, so no input is overwritten before it moved.
+		for j := range c.Conv - 1 {
+			copy(past[j*width:][:width], w.input(r, r.hi-c.Conv+1+j))
+		}
+	}
+}
+
+// convolveRow does it for one row. Taps are added oldest first.
+func (w *work) convolveRow(d *deltaNet, i int) {
 	c := w.m.Delta
 	width := c.Channels()
-	past := r.step.Seq.layers[w.layer].conv
-	input := func(t int) []float32 { // t is counted from row r.lo, and negative in the past
-		if t < 0 {
-			return past[(t+c.Conv-1)*width:][:width]
-		}
-		return w.q[(r.lo+t)*width:][:width]
+	out := w.k[i*width:][:width]
+	clear(out)
+	for j := range c.Conv {
+		w.ops.MulAdd(out, d.conv[j*width:][:width], w.input(w.runs[w.rows[i].run], i-c.Conv+1+j))
 	}
-	n := r.hi - r.lo
-	for t := range n {
-		out := w.k[(r.lo+t)*width:][:width]
-		clear(out)
-		for j := range c.Conv {
-			taps := d.conv[j*width:][:width]
-			for ch, u := range input(t - c.Conv + 1 + j)[:len(out)] {
-				out[ch] += float32(taps[ch] * u)
-			}
-		}
-		for ch, x := range out {
-			out[ch] = ref.Silu(x)
-		}
+	w.ops.Silu(out)
+	w.scaleHeads(out)
+}
+
+// input returns input i of the convolution of a run: a row of the micro-batch, or before the run one of
+// those that the sequence has kept.
+func (w *work) input(r run, i int) []float32 {
+	c := w.m.Delta
+	width := c.Channels()
+	if i < r.lo {
+		return r.step.Seq.layers[w.layer].conv[(i-r.lo+c.Conv-1)*width:][:width]
 	}
-	// Oldest first, and each source lies after its place, so no input is overwritten before it moved.
-	for j := range c.Conv - 1 {
-		copy(past[j*width:][:width], input(n-c.Conv+1+j))
+	return w.q[i*width:][:width]
+}
+
+// scaleHeads scales the queries and keys of one row to length 1 a head, and the queries by 1/sqrt(State).
+func (w *work) scaleHeads(row []float32) {
+	c := w.m.Delta
+	width := c.KeyHeads * c.State
+	for at := 0; at < 2*width; at += c.State {
+		w.l2Norm(row[at : at+c.State])
 	}
+	w.ops.Scale(row[:width], 1/sqrt32(float32(c.State)))
 }
 
 // recur runs the recurrence of one value head over one run. Sums over the key index go upwards; the
@@ -109,26 +116,10 @@ func (w *work) recur(wk *worker, r run, h int) {
 		v := row[(2*c.KeyHeads+h)*s:][:s]
 		o := w.o[i*c.Inner()+h*s:][:s]
 		decay, beta := w.alpha[i*c.ValHeads+h], w.beta[i*c.ValHeads+h]
-		clear(delta)
-		for a, ka := range k {
-			line := state[a*s:][:s]
-			for b, x := range line {
-				x = float32(x * decay)
-				line[b] = x
-				delta[b] += float32(x * ka)
-			}
-		}
+		w.ops.DeltaRead(delta, state, k, decay)
 		for b, x := range v {
 			delta[b] = float32(beta * (x - delta[b]))
 		}
-		clear(o)
-		for a, ka := range k {
-			line, qa := state[a*s:][:s], q[a]
-			for b, x := range line {
-				x += float32(ka * delta[b])
-				line[b] = x
-				o[b] += float32(x * qa)
-			}
-		}
+		w.ops.DeltaWrite(o, state, k, q, delta)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"kvasir/internal/moe"
-	"kvasir/kernels/quant"
 )
 
 // BatchRows is how many rows walk through the layers together, and so the most that one dispatch to the
@@ -112,6 +111,7 @@ type run struct {
 // row is one token of a micro-batch.
 type row struct {
 	step *Step
+	run  int // of the micro-batch
 	pos  int
 	want bool // logits after it
 }
@@ -131,6 +131,7 @@ func (w *work) take(c *cursor) bool {
 			w.tokens = append(w.tokens, s.Tokens[i])
 			w.rows = append(w.rows, row{
 				step: s,
+				run:  len(w.runs),
 				pos:  s.Seq.pos + i - c.token,
 				want: s.Want == All || s.Want == Last && i == len(s.Tokens)-1,
 			})
@@ -164,7 +165,7 @@ func (w *work) forward(ctx context.Context, experts moe.Experts) error {
 		} else {
 			w.attention(ly.attn)
 		}
-		addTo(w.x, w.y)
+		w.addRows(w.x, w.y)
 		w.normRows(w.h, w.x, ly.ffnNorm)
 		w.in.set(w.h, m.Hidden)
 		if err := w.moe(ctx, experts, ly); err != nil {
@@ -181,7 +182,7 @@ func (w *work) forward(ctx context.Context, experts moe.Experts) error {
 // embedRow writes the embedding of one token.
 func (m *Model) embedRow(dst []float32, token int) {
 	size := len(m.embed.Data) / m.embed.Out
-	quant.Dequantize(dst, m.embed.Format, m.embed.Data[token*size:(token+1)*size])
+	m.ops.Dequantize(dst, m.embed.Format, m.embed.Data[token*size:(token+1)*size])
 }
 
 // logits computes the head for the rows that want it and appends the results to their steps.
@@ -198,7 +199,7 @@ func (w *work) logits() {
 	}
 	w.h = room(w.h, len(w.wanted)*m.Hidden)
 	for k, i := range w.wanted {
-		rmsNorm(w.h[k*m.Hidden:(k+1)*m.Hidden], w.x[i*m.Hidden:(i+1)*m.Hidden], m.norm, m.Eps)
+		w.rmsNorm(w.h[k*m.Hidden:(k+1)*m.Hidden], w.x[i*m.Hidden:(i+1)*m.Hidden], m.norm)
 	}
 	w.layer = -1
 	w.in.set(w.h, m.Hidden)

@@ -14,7 +14,9 @@ import (
 	"kvasir/engine/gguf"
 	"kvasir/engine/model"
 	"kvasir/internal/moe"
+	"kvasir/kernels/cpu"
 	"kvasir/kernels/ref"
+	"kvasir/kernels/variant"
 )
 
 // bits is a checksum of logits, for comparing bits.
@@ -115,24 +117,51 @@ func batchBits(t *testing.T, n node, prompt []int32, size int) uint32 {
 	return bits(logits)
 }
 
-// TestGoldenLogits holds the whole forward pass to checksums. They are the same on every processor and
-// at every GOAMD64 level, which CI runs; a change of the arithmetic shows here first.
+// TestGoldenLogits holds the whole forward pass, with every variant of the kernels, to checksums. They
+// are the same on every processor and at every GOAMD64 level, which CI runs; a change of the arithmetic
+// shows here first.
 func TestGoldenLogits(t *testing.T) {
-	for file, want := range goldenLogits {
-		t.Run(file, func(t *testing.T) {
-			n := openNode(t, filepath.Join(mini, file+".gguf"), nil, false)
-			prompt := readIDs(t, filepath.Join(mini, "p64.ids"))
-			if got := bits(n.logits(t, prompt, 512)...); got != want {
-				t.Errorf("logits %08x, want %08x", got, want)
-			}
-		})
-	}
-	t.Run("kvasir-tiny", func(t *testing.T) {
-		n := tinyNode(t, nil, false)
-		if got := bits(n.logits(t, tinyPrompts(t)["hello"], 512)...); got != goldenTiny {
-			t.Errorf("logits %08x, want %08x", got, goldenTiny)
+	prompt := readIDs(t, filepath.Join(mini, "p64.ids"))
+	for _, v := range variant.Available() {
+		b := newBackend(t, v)
+		for file, want := range goldenLogits {
+			t.Run(fmt.Sprintf("%s/%s", v, file), func(t *testing.T) {
+				n := newNodeOn(t, b, openFile(t, file), nil, false)
+				if got := bits(n.logits(t, prompt, 512)...); got != want {
+					t.Errorf("logits %08x, want %08x", got, want)
+				}
+			})
 		}
-	})
+	}
+}
+
+// TestTinyGivesTheSameBitsWithEveryVariant compares kvasir-tiny's logits of one sequence, alone and among
+// 64, and holds a prompt to its checksum.
+func TestTinyGivesTheSameBitsWithEveryVariant(t *testing.T) {
+	prompt := tinyPrompts(t)["hello"]
+	var want uint32
+	for _, v := range variant.Available() {
+		n := newNodeOn(t, newBackend(t, v), tinyFile(t), nil, false)
+		if got := bits(n.logits(t, prompt, 512)...); got != goldenTiny {
+			t.Errorf("%s: logits %08x, want %08x", v, got, goldenTiny)
+		}
+		for _, size := range []int{1, 64} {
+			got := batchBits(t, n, prompt, size)
+			if v == variant.Portable && size == 1 {
+				want = got
+			}
+			if got != want {
+				t.Errorf("%s, in a batch of %d: logits %08x, want %08x", v, size, got, want)
+			}
+		}
+	}
+}
+
+// newBackend returns a backend of two threads.
+func newBackend(t testing.TB, v variant.Variant) *cpu.Backend {
+	b := cpu.New(v, 2)
+	t.Cleanup(b.Close)
+	return b
 }
 
 // TestFaultFailsItsOwnSequenceOnly lets the experts fault one row, and checks that its sequence fails
@@ -214,6 +243,34 @@ func TestNaNWeightIsNamed(t *testing.T) {
 			t.Logf("%s: %v", name, re)
 		}
 		tensor.Data = whole
+	}
+}
+
+// TestOverflowInAttentionIsNamed makes norms so large that scores leave float32: what follows from them
+// is NaN, and the next matrix takes no such row.
+func TestOverflowInAttentionIsNamed(t *testing.T) {
+	for _, v := range variant.Available() {
+		f := openFile(t, "mini3-f32")
+		for _, name := range []string{"blk.1.attn_q_norm.weight", "blk.1.attn_k_norm.weight"} {
+			tensor, err := f.Tensor(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tensor.Data = make([]byte, len(tensor.Data))
+			for at := 0; at < len(tensor.Data); at += 4 {
+				binary.LittleEndian.PutUint32(tensor.Data[at:], math.Float32bits(1e30))
+			}
+		}
+		n := newNodeOn(t, newBackend(t, v), f, nil, false)
+		steps := []*model.Step{{Seq: n.NewSequence(), Tokens: []int32{1, 2, 3}}}
+		if err := n.Forward(context.Background(), n.experts, steps); err != nil {
+			t.Fatal(err)
+		}
+		want := model.RowError{Layer: 1, Where: "the attention output", Status: moe.NonFinite}
+		var re *model.RowError
+		if !errors.As(steps[0].Err, &re) || *re != want {
+			t.Errorf("%s: error %v, want %v", v, steps[0].Err, &want)
+		}
 	}
 }
 

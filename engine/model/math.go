@@ -10,21 +10,15 @@ import (
 // fuses it with an addition: the bits are the same on every machine. Package math is not used for
 // logarithms and angles, since its results may differ between processors.
 
-// rmsNorm writes x / sqrt(mean(x^2) + eps) * w.
-func rmsNorm(dst, x, w []float32, eps float32) {
-	mean := float32(float64(ref.SumSquares(x) / float64(len(x))))
-	scale := 1 / sqrt32(mean+eps)
-	for i, v := range x {
-		dst[i] = float32(float32(v*scale) * w[i])
-	}
+// rmsNorm writes x / sqrt(mean(x^2) + eps) * weight.
+func (w *work) rmsNorm(dst, x, weight []float32) {
+	mean := float32(float64(w.ops.SumSquares(x) / float64(len(x))))
+	w.ops.ScaleMul(dst, x, weight, 1/sqrt32(mean+w.m.Eps))
 }
 
 // l2Norm scales x to length 1 in place: x / max(|x|, eps).
-func l2Norm(x []float32, eps float32) {
-	scale := 1 / max(sqrt32(ref.DotF32(x, x)), eps)
-	for i, v := range x {
-		x[i] = float32(v * scale)
-	}
+func (w *work) l2Norm(x []float32) {
+	w.ops.Scale(x, 1/max(sqrt32(w.ops.DotF32(x, x)), w.m.Eps))
 }
 
 // sqrt32 is the correctly rounded binary32 square root: a binary64 root has more than twice the digits,
@@ -57,21 +51,6 @@ func artanh2(s float64) float64 {
 		sum = float64(sum*s2) + 1/float64(n)
 	}
 	return float64(float64(2*s) * sum)
-}
-
-// softmax replaces x by exp(x - max) / sum, sums in the lane order of ref.SumF32.
-func softmax(x []float32) {
-	top := x[0]
-	for _, v := range x {
-		top = max(top, v)
-	}
-	for i, v := range x {
-		x[i] = ref.Exp(v - top)
-	}
-	sum := ref.SumF32(x)
-	for i, v := range x {
-		x[i] = float32(v / sum)
-	}
 }
 
 // ln is the natural logarithm of a positive normal number.

@@ -4,6 +4,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+
+	"kvasir/kernels/vector"
 )
 
 // The functions here are compared with package math, whose last bit may differ between processors: so
@@ -76,7 +78,7 @@ func TestRopeTurnsPairsOfItsSections(t *testing.T) {
 	head := []float32{1, 2, 3, 4, 5}
 	var cos, sin [2]float32
 	r.angles(cos[:], sin[:], 3)
-	r.apply(head, cos[:], sin[:])
+	r.apply(vector.Active(), head, cos[:], sin[:])
 	want := []float64{math.Cos(3) - 3*math.Sin(3), 0, math.Sin(3) + 3*math.Cos(3), 0, 5}
 	for _, i := range []int{0, 2, 4} {
 		if math.Abs(float64(head[i])-want[i]) > 1e-6 {

@@ -16,6 +16,7 @@ import (
 	"kvasir/engine/gguf"
 	"kvasir/engine/model"
 	"kvasir/internal/moe"
+	"kvasir/kernels/cpu"
 	"kvasir/kernels/ref"
 )
 
@@ -27,6 +28,17 @@ type node struct {
 
 func openNode(t testing.TB, path string, profile *ref.Profile, float bool) node {
 	t.Helper()
+	return newNode(t, openPath(t, path), profile, float)
+}
+
+// openFile opens one of the small models.
+func openFile(t testing.TB, name string) *gguf.File {
+	t.Helper()
+	return openPath(t, filepath.Join(mini, name+".gguf"))
+}
+
+func openPath(t testing.TB, path string) *gguf.File {
+	t.Helper()
 	f, err := gguf.Open(path)
 	if err != nil {
 		t.Fatal(err)
@@ -36,10 +48,16 @@ func openNode(t testing.TB, path string, profile *ref.Profile, float bool) node 
 			t.Error(err)
 		}
 	})
-	return newNode(t, f, profile, float)
+	return f
 }
 
 func newNode(t testing.TB, f *gguf.File, profile *ref.Profile, float bool) node {
+	t.Helper()
+	return newNodeOn(t, nil, f, profile, float)
+}
+
+// newNodeOn computes with a backend; nil is that of the process.
+func newNodeOn(t testing.TB, b *cpu.Backend, f *gguf.File, profile *ref.Profile, float bool) node {
 	t.Helper()
 	c, err := model.ReadConfig(f)
 	if err != nil {
@@ -49,11 +67,11 @@ func newNode(t testing.TB, f *gguf.File, profile *ref.Profile, float bool) node 
 		p := ref.DefaultProfile(c.Layers)
 		profile = &p
 	}
-	m, err := model.Load(f, model.Options{Profile: *profile, Float: float})
+	m, err := model.Load(f, model.Options{Profile: *profile, Float: float, Backend: b})
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := experts.Load(f, c.Layers, experts.Options{Profile: *profile, Float: float})
+	store, err := experts.Load(f, c.Layers, experts.Options{Profile: *profile, Float: float, Backend: b})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,5 +1,7 @@
 package model
 
+import "kvasir/kernels/vector"
+
 // rope turns pairs of a head's values by angles that grow with the position. Pairs are NEOX style,
 // (i, i+n/2) within the first n values of a head; the rest passes through.
 type rope struct {
@@ -44,12 +46,7 @@ func (r *rope) angles(cos, sin []float32, pos int) {
 }
 
 // apply turns one head in place.
-func (r *rope) apply(head, cos, sin []float32) {
+func (r *rope) apply(ops *vector.Ops, head, cos, sin []float32) {
 	half := len(r.freq)
-	lo, hi := head[:half], head[half:2*half]
-	for i := range lo {
-		a, b := lo[i], hi[i]
-		lo[i] = float32(a*cos[i]) - float32(b*sin[i])
-		hi[i] = float32(a*sin[i]) + float32(b*cos[i])
-	}
+	ops.Turn(head[:half], head[half:2*half], cos, sin)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"kvasir/internal/moe"
-	"kvasir/kernels/ref"
 )
 
 // minWeightSum keeps the renormalisation of gate weights from dividing by almost nothing.
@@ -34,21 +33,22 @@ func (w *work) moe(ctx context.Context, experts moe.Experts, ly *layer) error {
 	if err := <-done; err != nil {
 		return err
 	}
-	exponent := m.profile.Exponents[w.layer]
 	if ly.shared == nil {
 		clear(w.y)
 	}
 	for r, i := range w.sent {
 		if status := w.partials.Status[r]; status != moe.OK {
 			w.fail(i, "an expert's answer", status, -1)
-			continue
-		}
-		y := w.y[i*m.Hidden:][:m.Hidden]
-		for k, v := range w.partials.Row(r) {
-			y[k] = ref.Float(v, exponent) + y[k]
 		}
 	}
-	addTo(w.x, w.y)
+	w.split(len(w.sent), len(w.sent)*m.Hidden*4, func(wk *worker, lo, hi int) {
+		wk.sums = room(wk.sums, m.Hidden)
+		for r := lo; r < hi; r++ {
+			w.ops.Floats(wk.sums, w.partials.Row(r), m.profile.Exponents[w.layer])
+			w.ops.AddTo(w.y[w.sent[r]*m.Hidden:][:m.Hidden], wk.sums)
+		}
+	})
+	w.addRows(w.x, w.y)
 	return nil
 }
 
@@ -93,14 +93,12 @@ func (w *work) pick(i int, expert []uint16, weight []float32) bool {
 		return false
 	}
 	p := w.route[i*w.m.Experts:][:w.m.Experts]
-	for e, v := range p {
-		if v-v != 0 { // NaN or infinite
-			w.fail(i, "the router's logit", moe.NonFinite, e)
-			return false
-		}
+	if e := w.notFinite(p); e >= 0 {
+		w.fail(i, "the router's logit", moe.NonFinite, e)
+		return false
 	}
 	topK(p, expert)
-	softmax(p)
+	w.ops.Softmax(p)
 	sum := float32(0)
 	for j, e := range expert {
 		weight[j] = p[e]
@@ -140,16 +138,14 @@ func (w *work) shared(s *sharedExpert) {
 	w.up = room(w.up, n*s.up.Out())
 	w.matmul(w.gate, s.gate, &w.in, "the shared expert's input")
 	w.matmul(w.up, s.up, &w.in, "the shared expert's input")
-	for i, g := range w.gate {
-		w.gate[i] = float32(ref.Silu(g) * w.up[i])
-	}
+	w.split(n, len(w.gate)*8, func(_ *worker, lo, hi int) {
+		lo, hi = lo*s.gate.Out(), hi*s.gate.Out()
+		w.ops.Gate(w.gate[lo:hi], w.gate[lo:hi], w.up[lo:hi])
+	})
 	w.mid.set(w.gate, s.gate.Out())
 	w.matmul(w.y, s.down, &w.mid, "the shared expert's middle")
 	for i := range n {
-		mix := sigmoid(ref.DotF32(s.mix, w.h[i*m.Hidden:][:m.Hidden]))
-		y := w.y[i*m.Hidden:][:m.Hidden]
-		for k := range y {
-			y[k] = float32(mix * y[k])
-		}
+		mix := sigmoid(w.ops.DotF32(s.mix, w.h[i*m.Hidden:][:m.Hidden]))
+		w.ops.Scale(w.y[i*m.Hidden:][:m.Hidden], mix)
 	}
 }

@@ -12,11 +12,16 @@ import (
 
 func tinyNode(t testing.TB, profile *ref.Profile, float bool) node {
 	t.Helper()
+	return newNode(t, tinyFile(t), profile, float)
+}
+
+func tinyFile(t testing.TB) *gguf.File {
+	t.Helper()
 	f, err := gguf.Parse(tiny.Model(), tiny.Name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newNode(t, f, profile, float)
+	return f
 }
 
 const tinyRefs = "../tiny/testdata/ref/kvasir-tiny-q4_k_m-"

@@ -1,16 +1,18 @@
 package model
 
 import (
+	"slices"
 	"sync"
 
 	"kvasir/internal/moe"
 	"kvasir/kernels/cpu"
-	"kvasir/kernels/ref"
+	"kvasir/kernels/vector"
 )
 
 // work is the memory of one Forward under way. It is reused, so that steady decoding allocates little.
 type work struct {
 	m       *Model
+	ops     *vector.Ops
 	workers []*worker
 
 	rows   []row
@@ -43,6 +45,7 @@ type worker struct {
 func newWork(m *Model, workers int) *work {
 	w := &work{
 		m:        m,
+		ops:      m.ops,
 		workers:  make([]*worker, workers),
 		batch:    map[moe.RowFormat]*moe.Batch{},
 		partials: &moe.Partials{},
@@ -68,15 +71,8 @@ func room(s []float32, n int) []float32 {
 	return s[:n]
 }
 
-// addTo adds y to x.
-func addTo(x, y []float32) {
-	for i, v := range y[:len(x)] {
-		x[i] += v
-	}
-}
-
 // inline is the amount of work, in multiply-adds, below which starting goroutines costs more than it gains.
-const inline = 1 << 17
+const inline = 1 << 19
 
 // split calls fn for contiguous shares of 0 to n, one a worker, and waits. ops is the whole work in
 // multiply-adds. Shares decide who computes a value, never what it is.
@@ -106,9 +102,16 @@ type acts struct {
 type form struct {
 	made   bool
 	rows   []moe.Row
+	faults []fault // of rows
 	q      []int8
 	scales []float32
 	f      []float32
+}
+
+// fault is what ref.QuantizeRow says of a row.
+type fault struct {
+	status moe.Status
+	index  int
 }
 
 // set makes a the rows of f, dim values each.
@@ -121,6 +124,14 @@ func (a *acts) set(f []float32, dim int) {
 
 func (a *acts) n() int { return len(a.f) / a.dim }
 
+// row returns the row of the micro-batch that row r is of.
+func (a *acts) row(r int) int {
+	if a.owner != nil {
+		return a.owner[r]
+	}
+	return r
+}
+
 // as returns the rows in a format. A row that has no such form fails its sequence and reads as zeros.
 func (w *work) as(a *acts, format moe.RowFormat, where string) []moe.Row {
 	fm := &a.forms[format]
@@ -130,9 +141,9 @@ func (w *work) as(a *acts, format moe.RowFormat, where string) []moe.Row {
 	fm.made = true
 	n, blocks := a.n(), format.Scales(a.dim)
 	if cap(fm.rows) < n {
-		fm.rows = make([]moe.Row, n)
+		fm.rows, fm.faults = make([]moe.Row, n), make([]fault, n)
 	}
-	fm.rows = fm.rows[:n]
+	fm.rows, fm.faults = fm.rows[:n], fm.faults[:n]
 	if format == moe.RowF32 {
 		fm.f = room(fm.f, n*a.dim)
 	} else {
@@ -150,18 +161,16 @@ func (w *work) as(a *acts, format moe.RowFormat, where string) []moe.Row {
 			row.Q, row.Scales = fm.q[r*a.dim:(r+1)*a.dim], fm.scales[r*blocks:(r+1)*blocks]
 		}
 		fm.rows[r] = row
-		status, index := ref.QuantizeRow(row, a.f[r*a.dim:(r+1)*a.dim])
-		if status == moe.OK {
-			continue
+	}
+	w.split(n, n*a.dim*4, func(_ *worker, lo, hi int) {
+		for r := lo; r < hi; r++ {
+			fm.faults[r].status, fm.faults[r].index = w.ops.QuantizeRow(fm.rows[r], a.f[r*a.dim:(r+1)*a.dim])
 		}
-		clear(row.Q)
-		clear(row.Scales)
-		clear(row.F)
-		i := r
-		if a.owner != nil {
-			i = a.owner[r]
+	})
+	for r, f := range fm.faults {
+		if f.status != moe.OK {
+			w.fail(a.row(r), where, f.status, f.index)
 		}
-		w.fail(i, where, status, index)
 	}
 	return fm.rows
 }
@@ -169,30 +178,42 @@ func (w *work) as(a *acts, format moe.RowFormat, where string) []moe.Row {
 // matmul writes rows x mx.Out() values: each row of a through the matrix, in the format that it takes.
 func (w *work) matmul(dst []float32, mx *cpu.Matrix, a *acts, where string) {
 	w.m.backend.MatMul(dst, mx, w.as(a, mx.Takes(), where))
-	w.finite(dst, mx.Out(), a.owner, where)
+	if w.ops.Finite(dst) {
+		return
+	}
+	// A weight or a scale of the file is damaged. Caught here, since exp and the softmax may make numbers
+	// of NaN again.
+	for r := range a.n() {
+		if i := w.notFinite(dst[r*mx.Out() : (r+1)*mx.Out()]); i >= 0 {
+			w.fail(a.row(r), "what came of "+where, moe.NonFinite, i)
+		}
+	}
 }
 
-// finite fails the rows of x, dim values each, that hold NaN or infinity: a weight or a scale of the file
-// is damaged. Caught here, since exp and the softmax may make numbers of NaN again.
-func (w *work) finite(x []float32, dim int, owner []int, where string) {
-	for i, v := range x {
-		if v-v == 0 {
-			continue
-		}
-		r := i / dim
-		if owner != nil {
-			r = owner[r]
-		}
-		w.fail(r, "what came of "+where, moe.NonFinite, i%dim)
+// notFinite returns the index of the first value of x that is NaN or infinite, or -1.
+func (w *work) notFinite(x []float32) int {
+	if w.ops.Finite(x) {
+		return -1
 	}
+	return slices.IndexFunc(x, func(v float32) bool { return v-v != 0 })
 }
 
 // normRows writes the RMS norm of each row of src.
 func (w *work) normRows(dst, src, weight []float32) {
 	d := w.m.Hidden
-	for i := 0; i < len(src); i += d {
-		rmsNorm(dst[i:i+d], src[i:i+d], weight, w.m.Eps)
-	}
+	w.split(len(src)/d, len(src)*4, func(_ *worker, lo, hi int) {
+		for i := lo * d; i < hi*d; i += d {
+			w.rmsNorm(dst[i:i+d], src[i:i+d], weight)
+		}
+	})
+}
+
+// addRows adds the rows of y to those of x.
+func (w *work) addRows(x, y []float32) {
+	d := w.m.Hidden
+	w.split(len(x)/d, len(x), func(_ *worker, lo, hi int) {
+		w.ops.AddTo(x[lo*d:hi*d], y[lo*d:hi*d])
+	})
 }
 
 // turn computes the rope's angles for each row.
