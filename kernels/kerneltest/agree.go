@@ -10,8 +10,8 @@ import (
 	"kvasir/kernels/ref"
 )
 
-// definitionMax is up to how many products a batch is compared with ref.Layer itself; beyond it with
-// the same arithmetic that decodes a weight once for all rows.
+// definitionMax is up to how many products a batch is compared with ref.Layer itself; beyond it
+// with the same arithmetic that decodes a weight once for all rows.
 const definitionMax = 4 << 20
 
 // grouped is the experts of a layer, each run over all rows that picked it. It gives the bits of

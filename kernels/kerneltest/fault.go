@@ -114,11 +114,8 @@ func plant(m *ref.Matrix, o, k int, v float32) {
 		le.PutUint32(b, math.Float32bits(v))
 	case quant.BF16:
 		le.PutUint16(b, quant.F32ToBF16(v))
-	case quant.MXFP4: // has no infinity: NaN
-		b[0] = 255
-		if !isNaN(v) && v < inf && v > -inf {
-			b[0] = 190
-		}
+	case quant.MXFP4: // has neither infinity nor, where it is let in, NaN: the largest
+		b[0] = 190
 	case quant.Q6K:
 		le.PutUint16(b[208:], quant.F32ToF16(v))
 	default:

@@ -1,6 +1,6 @@
-// Package kerneltest is the suite that every backend and variant of the kernels passes: the same bits
-// as kernels/ref, for weights, rows and shapes of all kinds, however the work is cut; and no byte read
-// or written that is not theirs.
+// Package kerneltest is the suite that every backend and variant of the kernels passes: the same
+// bits as kernels/ref, for weights, rows and shapes of all kinds, however the work is cut; and no
+// byte read or written that is not theirs.
 //
 // A backend's test says what it is and runs the suite:
 //

@@ -235,6 +235,10 @@ func around(before func(b *moe.Batch), after func(b *moe.Batch, out *moe.Partial
 	return b
 }
 
+func before(f func(b *moe.Batch)) Backend { return around(f, nil) }
+
+func after(f func(b *moe.Batch, out *moe.Partials)) Backend { return around(nil, f) }
+
 // multiplying is the right backend with another product.
 func multiplying(mul func(right func([]float32, []moe.Row), m *ref.Matrix, dst []float32, x []moe.Row)) Backend {
 	b := good()
@@ -277,7 +281,8 @@ func findings(t *testing.T, b Backend, name, prefix string) error {
 // TestWrongBackendsAreFound plants one mistake at a time, and asks those checks that are there for
 // it. The same model without a mistake passes them.
 func TestWrongBackendsAreFound(t *testing.T) {
-	for _, w := range slices.Concat(arithmeticMistakes(), stepMistakes(), batchMistakes(), productMistakes()) {
+	for _, w := range slices.Concat(arithmeticMistakes(), stepMistakes(), batchMistakes(), bufferMistakes(), callMistakes(),
+		inputMistakes(), productMistakes()) {
 		t.Run(w.name, func(t *testing.T) {
 			for _, c := range w.checks {
 				name, prefix, _ := strings.Cut(c, "/")
