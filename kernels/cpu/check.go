@@ -96,7 +96,7 @@ func checkBatch(l *ref.Layer) (*moe.Batch, error) {
 	x := make([]float32, e.Gate.In)
 	for r := range checkRows {
 		for i := range x {
-			x[i] = float32((i*i+r*i)%1021-510) / 256
+			x[i] = float32(float32((i*i+r*i)%1021-510) / 256)
 		}
 		picks := []uint16{0, 1}[:1+r%2]
 		if s, at := ref.QuantizeRow(b.Row(b.Grow(picks, []float32{0.75, 0.25}[:len(picks)])), x); s != moe.OK {

@@ -19,7 +19,7 @@ func (b *Backend) PeakRate(d time.Duration) float64 {
 	p := &peak{b: b, until: time.Now().Add(d)}
 	start := time.Now()
 	b.team.run(b.Threads(), p)
-	return float64(p.products.Load()) / time.Since(start).Seconds()
+	return float64(float64(p.products.Load()) / time.Since(start).Seconds())
 }
 
 // peak is a measurement of PeakRate under way. Each thread has one task of it.
