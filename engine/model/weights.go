@@ -125,10 +125,16 @@ func (l *loader) takes(weights quant.Format) moe.RowFormat {
 	return ref.HiddenFormat(weights)
 }
 
-// rows returns rows lo to hi-1 of a tensor of two dimensions, for dense products with rows of a format.
+// rows returns rows lo to hi-1 of a tensor of two dimensions, for dense products with rows of a format, and
+// gives back the file's pages where they are not needed for that any more.
 func (l *loader) rows(t *gguf.Tensor, lo, hi int, format moe.RowFormat) *cpu.Matrix {
 	size := len(t.Data) / t.Dims[1]
-	return l.prepare(t.Name, &ref.Matrix{Format: t.Format, In: t.Dims[0], Out: hi - lo, Data: t.Data[lo*size : hi*size]}, format)
+	m := ref.Matrix{Format: t.Format, In: t.Dims[0], Out: hi - lo, Data: t.Data[lo*size : hi*size]}
+	p := l.prepare(t.Name, &m, format)
+	if p != nil && !p.Keeps() {
+		l.f.Forget(m.Data)
+	}
+	return p
 }
 
 // prepare brings m into the form in which the backend computes.
