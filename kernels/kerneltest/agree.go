@@ -22,7 +22,7 @@ type grouped struct {
 	scratch ref.Scratch
 	rows    []moe.Row
 	at      []int // row of the batch
-	weight  []float32
+	pick    []int // its pick in the batch
 	status  []moe.Status
 	y       []float32
 }
@@ -32,7 +32,7 @@ func (g *grouped) forward(b *moe.Batch, out *moe.Partials) {
 	for n, e := range g.layer.Experts {
 		if e != nil {
 			g.gather(b, uint16(n))
-			g.run(e, out)
+			g.add(b, g.run(e), out)
 		}
 	}
 	for r, st := range out.Status {
@@ -44,34 +44,66 @@ func (g *grouped) forward(b *moe.Batch, out *moe.Partials) {
 
 // gather collects the picks of an expert.
 func (g *grouped) gather(b *moe.Batch, n uint16) {
-	g.rows, g.at, g.weight, g.status = g.rows[:0], g.at[:0], g.weight[:0], g.status[:0]
+	g.rows, g.at, g.pick, g.status = g.rows[:0], g.at[:0], g.pick[:0], g.status[:0]
 	for r := range b.Rows {
-		expert, weight := b.Picks(r)
-		for i, e := range expert {
-			if e == n {
+		for i := int(b.First[r]); i < int(b.First[r+1]); i++ {
+			if b.Expert[i] == n {
 				g.rows, g.at = append(g.rows, b.Row(r)), append(g.at, r)
-				g.weight, g.status = append(g.weight, weight[i]), append(g.status, moe.OK)
+				g.pick, g.status = append(g.pick, i), append(g.status, moe.OK)
 			}
 		}
 	}
 }
 
-func (g *grouped) run(e *ref.Expert, out *moe.Partials) {
+// run returns what an expert makes of the picks that were gathered, row by row.
+func (g *grouped) run(e *ref.Expert) []float32 {
 	if len(g.rows) == 0 {
-		return
+		return nil
 	}
-	hidden := out.Hidden
-	if need := len(g.rows) * hidden; cap(g.y) < need {
-		g.y = make([]float32, need)
+	n := len(g.rows) * e.Down.Out
+	if cap(g.y) < n {
+		g.y = make([]float32, n)
 	}
-	y := g.y[:len(g.rows)*hidden]
-	e.ForwardRows(y, g.rows, g.status, &g.scratch)
+	e.ForwardRows(g.y[:n], g.rows, g.status, &g.scratch)
+	return g.y[:n]
+}
+
+// add adds the picks that were gathered to the sums of their rows.
+func (g *grouped) add(b *moe.Batch, y []float32, out *moe.Partials) {
+	hidden := b.Hidden
 	for i, r := range g.at {
 		st := g.status[i]
 		if st == moe.OK {
-			st = ref.AddPick(out.Row(r), y[i*hidden:(i+1)*hidden], g.weight[i], g.layer.Exponent)
+			st = ref.AddPick(out.Row(r), y[i*hidden:(i+1)*hidden], b.Weight[g.pick[i]], g.layer.Exponent)
 		}
 		out.Status[r] = max(out.Status[r], st)
+	}
+}
+
+// levelBits is how large level makes sums.
+const levelBits = 30
+
+// level sets each gate weight so that the largest value of its pick comes to about 2^levelBits: with
+// scales at their ends most sums would be nothing but zeros or out of range.
+func level(l *ref.Layer, b *moe.Batch, s *source) {
+	g := grouped{layer: l}
+	for n, e := range l.Experts {
+		if e == nil {
+			continue
+		}
+		g.gather(b, uint16(n))
+		y := g.run(e)
+		for i, pick := range g.pick {
+			largest := float32(0)
+			for _, v := range y[i*b.Hidden : (i+1)*b.Hidden] {
+				largest = max(largest, float32(math.Abs(float64(v))))
+			}
+			if g.status[i] == moe.OK && largest > 0 {
+				exponent := int(math.Float32bits(largest)>>23) - 127
+				w := power(min(max(levelBits-l.Exponent-exponent, -126), 126))
+				b.Weight[pick] = float32(w * float32(gateWeight(s)+1))
+			}
+		}
 	}
 }
 

@@ -45,7 +45,7 @@ func randomCase(t testing.TB, b Backend, data []byte) error {
 	for range c.experts {
 		c.weights = append(c.weights, weights{digits(g.intn(int(digitKinds))), scales(g.intn(int(scaleKinds)))})
 	}
-	rows := crowd{rows: 1 + g.intn(40), topK: 1 + g.intn(c.experts)}
+	rows := crowd{rows: 1 + g.intn(40), topK: 1 + g.intn(c.experts), level: g.intn(3) > 0}
 	for range 1 + g.intn(4) {
 		rows.kinds = append(rows.kinds, rowKind(g.intn(int(rowKinds))))
 	}

@@ -104,7 +104,7 @@ func flushedBatch(t testing.TB, b Backend, tr triple, s *source) error {
 	c.weights, c.exponent = kinds, 10
 	l := c.layer(s)
 	x := b.Layer(t, l)
-	rows := crowd{rows: len(kinds) * int(rowKinds), kinds: allKinds()}
+	rows := crowd{rows: len(kinds) * int(rowKinds), kinds: allKinds(), level: true}
 	rows.pick = func(r int) ([]uint16, []float32) { return []uint16{uint16(r / int(rowKinds))}, []float32{0.25} }
 	batch := rows.batch(l, s)
 	w, err := want(l, batch)

@@ -47,6 +47,7 @@ type crowd struct {
 	kinds []rowKind // of the rows, over and over; none: activations
 	topK  int       // picks of random experts with weights from 0 to 1
 	pick  func(r int) ([]uint16, []float32)
+	level bool // see there; the weights are other ones then
 }
 
 // batch returns a batch for l.
@@ -63,6 +64,9 @@ func (c crowd) batch(l *ref.Layer, s *source) *moe.Batch {
 	for r := range c.rows {
 		b.Grow(c.pick(r))
 		fillRow(b.Row(r), c.kinds[r%len(c.kinds)], s)
+	}
+	if c.level {
+		level(l, b, s)
 	}
 	return b
 }

@@ -14,7 +14,7 @@ import (
 func formatSteps(b Backend, short bool) []step {
 	c := scene{hidden: 512, ffn: 256, experts: 4, exponent: ref.DefaultExponent,
 		weights: []weights{{}, {anyDigits, calm}}}
-	rows := crowd{rows: 13, topK: 3, kinds: []rowKind{activations, anyValues, outliers, zeroBlocks}}
+	rows := crowd{rows: 13, topK: 3, kinds: []rowKind{activations, anyValues, outliers, zeroBlocks}, level: true}
 	if short {
 		c.hidden, c.experts, rows.rows, rows.topK = 256, 2, 4, 2
 	}
@@ -57,7 +57,7 @@ func extremeSteps(b Backend, short bool) []step {
 	}
 	// Each expert has weights of one kind. Each row picks one of them, so that each kind of row meets
 	// each kind of weights. Many are faults; which ones is part of the question.
-	rows := crowd{rows: len(extremes()) * int(rowKinds), kinds: allKinds()}
+	rows := crowd{rows: len(extremes()) * int(rowKinds), kinds: allKinds(), level: true}
 	rows.pick = func(r int) ([]uint16, []float32) {
 		return []uint16{uint16(r / int(rowKinds))}, []float32{0.5}
 	}

@@ -125,7 +125,7 @@ func int8Of(k rowKind, s *source) int8 {
 func scaleOf(k rowKind, s *source) float32 {
 	switch k {
 	case anyValues:
-		return float32(power(s.intn(16)-12) * float32(1+s.intn(1000)))
+		return float32(power(s.intn(16)-20) * float32(1+s.intn(1000)))
 	case tinyScales:
 		return scaleMin
 	case hugeScales:
@@ -152,7 +152,7 @@ func floatOf(k rowKind, s *source) float32 {
 	case allZero:
 		return 0
 	case anyValues:
-		return float32(s.sign() * float32(power(s.intn(24)-20)*float32(1+s.intn(1<<24))))
+		return float32(s.sign() * float32(power(s.intn(24)-32)*float32(1+s.intn(1<<24))))
 	case tinyScales:
 		return math.Float32frombits(uint32(s.next()) & 0x803fffff) // subnormal
 	case hugeScales:
