@@ -1,29 +1,20 @@
 // Package bench measures paths that cross the floors: what a user would see, on real sockets, with the
-// network in between emulated by bench/wan. Numbers of one package alone are in that package's own
-// benchmarks.
+// network in between emulated by bench/wan; and how near the kernels come to what the machine can do.
+// Numbers of one package alone are in that package's own benchmarks.
 //
-// A scenario is a struct of settings with a Run. Dispatch is the one there is: one layer of experts, in
-// batches of growing size, computed here and on workers behind gateway and hub.
+// A scenario is a struct of settings with a Run. Dispatch is one layer of experts, in batches of growing
+// size, computed here and on workers behind gateway and hub. Kernels is the same layer here alone, beside
+// the limits of the processor and of the memory.
 //
 // What holds for every figure:
 //
 //  1. It was measured by the run that prints it, and what was not measured is absent, never 0.
 //  2. Ways that are compared take turns, round by round, so that a machine that slows down slows all
-//     of them; a figure is the median of its rounds.
+//     of them, and a limit is measured before and after what is compared with it; a figure is a median.
 //  3. What came back is compared with what was computed here, bit for bit, every time.
 //  4. An emulated delay is never counted as computing, and what the emulation really delivered is
 //     measured beside it.
 package bench
-
-import "context"
-
-// Scenario is something to measure.
-type Scenario interface {
-	// Check returns an error, wrapping ErrSettings, that names the first setting out of its limits.
-	Check() error
-	// Run measures. When ctx ends it returns what is finished together with ctx's error.
-	Run(ctx context.Context, o Observer) (*Report, error)
-}
 
 // About is a line of a list of scenarios.
 type About struct {
@@ -35,10 +26,11 @@ type About struct {
 func Scenarios() []About {
 	return []About{
 		{DispatchName, "one layer of experts in growing batches: here, and on workers behind gateway and hub"},
+		{KernelsName, "the experts of a layer against the peak of int8 and the rate of memory of this machine"},
 	}
 }
 
-// Observer is told what happens during a run, on the goroutine of Run. Its fields may be nil.
+// Observer is told what happens during a run of Dispatch, on the goroutine of Run. Its fields may be nil.
 type Observer struct {
 	// Begin is called once, before anything is measured. Results is still empty.
 	Begin func(*Report)

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"runtime"
 	"slices"
 	"time"
@@ -69,11 +68,16 @@ func QuickDispatch() Dispatch {
 
 // Name says what the layer is, in words.
 func (d Dispatch) Name() string {
+	return fmt.Sprintf("%s, %s", layerName(d.Experts, d.TopK, d.Hidden, d.FFN), quant.Q4K)
+}
+
+// layerName says what dimensions a layer has.
+func layerName(experts, topK, hidden, ffn int) string {
 	name := "one layer"
-	if x := DefaultDispatch(); d.Experts == x.Experts && d.TopK == x.TopK && d.Hidden == x.Hidden && d.FFN == x.FFN {
+	if x := DefaultDispatch(); experts == x.Experts && topK == x.TopK && hidden == x.Hidden && ffn == x.FFN {
 		name += " of Qwen3.5-122B-A10B"
 	}
-	return fmt.Sprintf("%s: %d experts, top-%d, hidden %d, FFN %d, %s", name, d.Experts, d.TopK, d.Hidden, d.FFN, quant.Q4K)
+	return fmt.Sprintf("%s: %d experts, top-%d, hidden %d, FFN %d", name, experts, topK, hidden, ffn)
 }
 
 func (d Dispatch) shape() experts.SyntheticShape {
@@ -117,12 +121,19 @@ func (d Dispatch) Check() error {
 
 // checkMemory refuses what this machine has no room for.
 func (d Dispatch) checkMemory(weights int, available uint64) error {
-	// The answers to the largest batch, as 8-byte sums: a pair for each of the goroutines that compute and
-	// of the pieces on the way; and the program itself.
-	need := uint64(weights) + uint64(d.Batch)*uint64(d.Hidden)*8*16 + 128<<20
+	// The answers to the largest batch, as 8-byte sums: those that are kept here, and those of the pieces on
+	// the way.
+	return checkMemory(d.Experts, weights, d.Batch*d.Hidden*8*16, available)
+}
+
+// checkMemory refuses a layer with so many bytes of weights, and of answers, that this machine has no room
+// for. 0 bytes available: the system does not tell.
+func checkMemory(experts, weights, answers int, available uint64) error {
+	// Repacked weights are a little larger, and beside them are a few experts as they were, and the program.
+	need := uint64(weights) + uint64(weights)/32 + 4*uint64(weights/experts) + uint64(answers) + 128<<20
 	if available > 0 && need > available {
 		return fmt.Errorf("%w: a layer of %d experts needs %.1f GB of memory, %.1f GB are available; lower --experts, or use --quick",
-			ErrSettings, d.Experts, float64(need)/1e9, float64(available)/1e9)
+			ErrSettings, experts, float64(need)/1e9, float64(available)/1e9)
 	}
 	return nil
 }
@@ -265,29 +276,7 @@ func (r *dispatchRun) close() {
 	}
 }
 
-// makeRows returns the largest batch: normally distributed values, quantised, and for each row distinct
-// experts, all equally likely.
+// makeRows returns the largest batch.
 func (d Dispatch) makeRows(format moe.RowFormat) (*moe.Batch, error) {
-	b, err := moe.NewBatch(moe.Shape{Hidden: d.Hidden, Format: format}, d.Batch, d.Batch*d.TopK)
-	if err != nil {
-		return nil, err
-	}
-	rng := rand.New(rand.NewPCG(d.Seed, 0))
-	x := make([]float32, d.Hidden)
-	expert, weight := make([]uint16, d.TopK), make([]float32, d.TopK)
-	for range d.Batch {
-		for i, e := range rng.Perm(d.Experts)[:d.TopK] {
-			expert[i] = uint16(e)
-			// Gate weights of a row add up to 1, the first being the largest.
-			weight[i] = 2 * float32(d.TopK-i) / float32(d.TopK*(d.TopK+1))
-		}
-		for i := range x {
-			x[i] = float32(rng.NormFloat64())
-		}
-		row := b.Row(b.Grow(expert, weight))
-		if status, at := ref.QuantizeRow(row, x); status != moe.OK {
-			return nil, fmt.Errorf("value %d of a row is %v: %s", at, x[at], status)
-		}
-	}
-	return b, nil
+	return makeRows(moe.Shape{Hidden: d.Hidden, Format: format}, d.Batch, d.Seed, uniform(d.Experts, d.TopK))
 }

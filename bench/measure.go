@@ -38,7 +38,7 @@ func (r *dispatchRun) measure(ctx context.Context) error {
 // measureBatch runs the rounds of the i-th batch and adds its results.
 func (r *dispatchRun) measureBatch(ctx context.Context, i, n int) error {
 	s := &r.schedule
-	r.prefix(n)
+	copyRows(r.batch, r.rows, 0, n)
 	// Garbage of the batch before is not this one's to clear.
 	runtime.GC()
 	r.want.Reset(0, r.d.Hidden)
@@ -80,18 +80,6 @@ func (r *dispatchRun) fraction(i int) float64 {
 		return 0
 	}
 	return max(0, min(1, (float64(r.elapsed())/float64(s.budget)-from)/(to-from)))
-}
-
-// prefix makes r.batch the first n rows.
-func (r *dispatchRun) prefix(n int) {
-	b, all := r.batch, r.rows
-	b.Reset(0)
-	for i := range n {
-		row := b.Row(b.Grow(all.Picks(i)))
-		copy(row.Q, all.Row(i).Q)
-		copy(row.Scales, all.Row(i).Scales)
-		copy(row.F, all.Row(i).F)
-	}
 }
 
 // warmUp runs a round that is not counted, where there is time for it: memory grows to the size of the

@@ -25,6 +25,10 @@ type Machine struct {
 	Features []string `json:"features"`
 	Go       string   `json:"go"`
 	Commit   string   `json:"commit,omitempty"` // "+" at its end: with changes since; go run records none
+
+	// Limits of what it can do with all threads of the run, the medians of what was measured during it.
+	Int8Peak float64 `json:"int8_peak_gops,omitempty"` // 10^9 operations a second; a product is two of them
+	Read     float64 `json:"read_gbps,omitempty"`      // 10^9 bytes a second
 }
 
 // ReadMachine describes this computer and this build.
@@ -100,6 +104,9 @@ type Result struct {
 
 	times []time.Duration // of its rounds, ascending
 }
+
+// Empty reports whether nothing was measured.
+func (r *Report) Empty() bool { return r == nil || len(r.Results) == 0 }
 
 // find returns the result of a batch on a way; nil when there is none.
 func (r *Report) find(batch int, k kind) *Result {

@@ -13,19 +13,20 @@ import (
 const Columns = 100
 
 // Table prints results as they come, in columns of fixed width.
-type Table struct {
-	w io.Writer
+type Table[R any] struct {
+	w       io.Writer
+	columns []column[R]
 }
 
-// column is one column of the table: its head, its width, and the cell of a result.
-type column struct {
+// column is one column of a table: its head, its width, and the cell of a result.
+type column[R any] struct {
 	head  string
-	width int
-	cell  func(*Result) string
+	width int // negative: aligned to the left
+	cell  func(*R) string
 }
 
-// columns of the table. With two spaces between them they fit Columns.
-var columns = []column{
+// columns of the table of Dispatch. With two spaces between them they fit Columns.
+var columns = []column[Result]{
 	{"batch", 5, func(r *Result) string { return strconv.Itoa(r.Batch) }},
 	{"path", 9, func(r *Result) string {
 		if r.RTT == nil {
@@ -44,43 +45,53 @@ var columns = []column{
 	}},
 	{"out B/row", 9, func(r *Result) string { return filled(r.BytesOut) }},
 	{"back B/row", 10, func(r *Result) string { return filled(r.BytesBack) }},
-	{"identical", 9, func(r *Result) string {
-		switch {
-		case r.Identical == nil:
-			return "-"
-		case *r.Identical:
-			return "yes"
-		}
-		return "NO"
-	}},
+	{"identical", 9, func(r *Result) string { return yes(r.Identical) }},
 }
 
-// NewTable returns a table that prints to w.
-func NewTable(w io.Writer) *Table { return &Table{w: w} }
+// NewTable returns a table of the results of Dispatch that prints to w.
+func NewTable(w io.Writer) *Table[Result] { return &Table[Result]{w, columns} }
 
 // Head prints the names of the columns.
-func (t *Table) Head() error {
-	return t.line(func(c *column) string { return c.head })
+func (t *Table[R]) Head() error {
+	return t.line(func(c *column[R]) string { return c.head })
 }
 
 // Row prints one result.
-func (t *Table) Row(r Result) error {
-	return t.line(func(c *column) string { return c.cell(&r) })
+func (t *Table[R]) Row(r R) error {
+	return t.line(func(c *column[R]) string { return c.cell(&r) })
 }
 
-// line prints one cell of each column, aligned to the right.
-func (t *Table) line(cell func(*column) string) error {
+// line prints one cell of each column.
+func (t *Table[R]) line(cell func(*column[R]) string) error {
 	var b strings.Builder
-	for i := range columns {
+	for i := range t.columns {
 		if i > 0 {
 			b.WriteString("  ")
 		}
-		text := cell(&columns[i])
-		b.WriteString(strings.Repeat(" ", max(0, columns[i].width-utf8.RuneCountInString(text))))
+		text, width := cell(&t.columns[i]), t.columns[i].width
+		if width < 0 && i == len(t.columns)-1 {
+			width = 0 // nothing follows
+		}
+		fill := strings.Repeat(" ", max(0, max(width, -width)-utf8.RuneCountInString(text)))
+		if width < 0 {
+			text, fill = fill, text
+		}
+		b.WriteString(fill)
 		b.WriteString(text)
 	}
 	_, err := fmt.Fprintln(t.w, b.String())
 	return err
+}
+
+// yes writes whether answers were the same; a failure in capitals.
+func yes(identical *bool) string {
+	switch {
+	case identical == nil:
+		return "-"
+	case *identical:
+		return "yes"
+	}
+	return "NO"
 }
 
 // pathName names a path by its round trip: 13 ms.

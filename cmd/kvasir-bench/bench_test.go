@@ -166,6 +166,10 @@ func TestUsageErrorsAreOneLineThatSaysWhatToDo(t *testing.T) {
 		{"misspelt flag", nil, []string{"--bach", "3"}, "unknown flag --bach"},
 		{"unknown scenario", nil, []string{"frobnicate"}, `"frobnicate" is no scenario; kvasir-bench list`},
 		{"two scenarios", nil, []string{"dispatch", "list"}, `"list" is one argument too many`},
+		{"round trip of kernels", nil, []string{"kernels", "--rtt=1ms"}, "--rtt is not for kernels"},
+		{"workers of kernels", nil, []string{"--workers", "1", "kernels"}, "--workers is not for kernels"},
+		{"bars of dispatch", nil, []string{"--judge"}, "--judge is not for dispatch"},
+		{"kernels of no batch", nil, []string{"kernels", "--batch=0"}, "--batch 0, want 1 to 4096"},
 		{"word for a switch", nil, []string{"--json=maybe"}, "--json: want true or false"},
 		{"line end", nil, []string{"a\nb"}, "is no scenario"},
 	} {
@@ -178,6 +182,63 @@ func TestUsageErrorsAreOneLineThatSaysWhatToDo(t *testing.T) {
 					o.status, o.stdout, o.stderr, statusUsage, c.want)
 			}
 		})
+	}
+}
+
+// smallKernels makes the scenario kernels one of a second.
+var smallKernels = []string{"kernels", "--quick", "--experts=4", "--topk=2", "--hidden=256", "--ffn=256", "--batch=3", "--repeat=2"}
+
+func TestKernelsPrintsARowForEveryPoint(t *testing.T) {
+	t.Parallel()
+	// A variable may be meant for another scenario.
+	o := runWith(t, []string{"KVASIR_RTT=1ms"}, append(smallKernels[:8:8], "--judge")...)
+	if o.status != statusDone {
+		t.Fatalf("exit status %d, standard error %q", o.status, o.stderr)
+	}
+	wantNarrow(t, o.stdout)
+	head, table, ok := strings.Cut(o.stdout, "identical\n")
+	if !ok || !strings.Contains(head, "4 experts, top-2, hidden 256, FFN 256") || !strings.Contains(head, "--quick") {
+		t.Fatalf("printed %q", o.stdout)
+	}
+	for _, want := range []string{"\nQ4_K ", "\nQ4_K hot ", "\nQ6_K ", "\nQ8_0 dense ", "of 2        yes\n", "Medians of pairs", "not for this one"} {
+		if !strings.Contains(table, want) {
+			t.Errorf("%q is not printed:\n%s", want, table)
+		}
+	}
+	if !strings.Contains(o.stderr, "  Q4_K dense at 3 rows\n") || !strings.HasSuffix(o.stderr, "done\n") {
+		t.Errorf("progress %q", o.stderr)
+	}
+}
+
+func TestKernelsPrintsJSON(t *testing.T) {
+	t.Parallel()
+	o := kvasirBench(t, append(smallKernels[:8:8], "--json")...)
+	var r bench.KernelsReport
+	d := json.NewDecoder(strings.NewReader(o.stdout))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&r); err != nil || d.More() || len(r.Results) < 7 || r.Settings.Scenario != bench.KernelsName || r.Settings.Pairs != 2 {
+		t.Fatalf("%v, more: %v\n%s", err, d.More(), o.stdout)
+	}
+}
+
+func TestKernelsVerdict(t *testing.T) {
+	r := &bench.KernelsReport{
+		Results: []bench.KernelsResult{{Batch: 1, Identical: new(true)}},
+		Bars:    []bench.BarResult{{Batch: 1, Of: "tokens_per_s", Want: 1200, Got: 900, Verdict: "reported"}},
+	}
+	if err := kernelsVerdict(r, true); err != nil {
+		t.Errorf("nothing is judged: %v", err)
+	}
+	r.Bars[0].Verdict = "missed"
+	if err := kernelsVerdict(r, false); err != nil {
+		t.Errorf("nobody asked: %v", err)
+	}
+	if err := kernelsVerdict(r, true); err == nil || !strings.Contains(err.Error(), "bar 1200 tokens/s") {
+		t.Errorf("missed: %v", err)
+	}
+	r.Results[0].Identical = new(false)
+	if err := kernelsVerdict(r, false); err == nil || !strings.Contains(err.Error(), "different answers") {
+		t.Errorf("other bits: %v", err)
 	}
 }
 
@@ -213,7 +274,7 @@ func TestListNamesTheScenarios(t *testing.T) {
 	}
 	wantNarrow(t, o.stdout)
 	var list []bench.About
-	if o = kvasirBench(t, "list", "--json"); json.Unmarshal([]byte(o.stdout), &list) != nil || len(list) != 1 {
+	if o = kvasirBench(t, "list", "--json"); json.Unmarshal([]byte(o.stdout), &list) != nil || len(list) != 2 {
 		t.Errorf("%+v", o)
 	}
 }

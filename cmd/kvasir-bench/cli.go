@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,8 +21,9 @@ type cli struct {
 	Workers number   `help:"Workers behind the gateway (default 1)." placeholder:"N"`
 	Quick   bool     `help:"A small layer and small batches: done within 15 s."`
 	JSON    bool     `name:"json" help:"Print one JSON object; docs/bench-json.md describes it."`
-	Repeat  number   `help:"Rounds of every batch (default: as many as --budget allows)." placeholder:"N"`
-	Budget  duration `help:"Time for the whole run (default 1m50s, with --quick 10s)." placeholder:"TIME"`
+	Judge   bool     `help:"Fail where a bar is missed (kernels)."`
+	Repeat  number   `help:"Rounds of every batch, pairs of every point (default: as many as --budget allows)." placeholder:"N"`
+	Budget  duration `help:"Time for the whole run (default 1m50s, kernels 2m30s, with --quick 10s)." placeholder:"TIME"`
 	Experts number   `help:"Experts of the layer (default 256, with --quick 16)." placeholder:"N"`
 	TopK    number   `name:"topk" help:"Experts a row (default 8)." placeholder:"N"`
 	Hidden  number   `help:"Values a row (default 3072, with --quick 1024)." placeholder:"N"`
@@ -29,21 +31,39 @@ type cli struct {
 	Seed    number   `help:"Of weights, rows and picks (default 1)." placeholder:"N"`
 	Usage   helpFlag `name:"help" help:"Print help." short:"h"`
 
-	Scenario string `arg:"" optional:"" default:"dispatch" help:"What to measure, or list: dispatch."`
+	Scenario string `arg:"" optional:"" default:"dispatch" help:"What to measure, or list: dispatch, kernels."`
 }
 
 // Help is printed by kvasir-bench --help.
 func (cli) Help() string {
-	return `The layer has the dimensions of Qwen3.5-122B-A10B and random weights. Every batch is computed here, then by workers behind a gateway and a hub at 0 ms, then at --rtt, in turns; every answer is compared with the local one, bit for bit.
+	return `The layer has the dimensions of Qwen3.5-122B-A10B and random weights. dispatch computes every batch here, then by workers behind a gateway and a hub at 0 ms, then at --rtt, in turns; every answer is compared with the local one, bit for bit. kernels computes here alone, beside the peak of int8 and the rate of memory.
 
-Every flag has an environment variable: KVASIR_BATCH is that of --batch.
+Every flag has an environment variable: KVASIR_BATCH is that of --batch. KVASIR_KERNEL chooses the kernels.
 
 Examples:
 
     kvasir-bench --batch 512
     kvasir-bench --quick --rtt 80ms
+    kvasir-bench kernels
     kvasir-bench --json dispatch > figures.json
     kvasir-bench list`
+}
+
+// foreign names the flags that say nothing to a scenario. On the command line they are mistakes; variables
+// may be meant for another run.
+var foreign = map[string][]string{
+	bench.DispatchName: {"judge"},
+	bench.KernelsName:  {"rtt", "workers"},
+}
+
+// checkForeign refuses flags of other scenarios.
+func checkForeign(scenario string, path []*kong.Path) error {
+	for _, p := range path {
+		if p.Flag != nil && !p.Resolved && slices.Contains(foreign[scenario], p.Flag.Name) {
+			return usagef("--%s is not for %s", p.Flag.Name, scenario)
+		}
+	}
+	return nil
 }
 
 // number is a whole number of 0 or more that may be left out. Its limits are those of the setting.
@@ -112,6 +132,25 @@ func (c *cli) dispatch() bench.Dispatch {
 	return d
 }
 
+// kernels makes settings of flags.
+func (c *cli) kernels() bench.Kernels {
+	k := bench.DefaultKernels()
+	if c.Quick {
+		k = bench.QuickKernels()
+	}
+	c.Batch.or(&k.Batch)
+	c.Repeat.or(&k.Pairs)
+	c.Budget.or(&k.Budget)
+	c.Experts.or(&k.Experts)
+	c.TopK.or(&k.TopK)
+	c.Hidden.or(&k.Hidden)
+	c.FFN.or(&k.FFN)
+	if c.Seed.given {
+		k.Seed = uint64(c.Seed.n)
+	}
+	return k
+}
+
 // helpFlag prints the help, whatever else is on the command line.
 type helpFlag bool
 
@@ -160,7 +199,7 @@ func parse(args []string, stdout io.Writer, getenv func(string) string) (*cli, e
 	out := &sink{w: stdout}
 	k, err := kong.New(c,
 		kong.Name("kvasir-bench"),
-		kong.Description("Measures what batches of rows cost, here and over a network."),
+		kong.Description("Measures what batches of rows cost, here and over a network, and what the kernels make of this machine."),
 		kong.NoDefaultHelp(),
 		kong.Writers(out, io.Discard),
 		kong.Exit(func(int) { panic("BUG: kong must not end the process") }),
@@ -175,7 +214,7 @@ func parse(args []string, stdout io.Writer, getenv func(string) string) (*cli, e
 	if err != nil {
 		return nil, fmt.Errorf("internal error: command line grammar: %w", err)
 	}
-	_, err = k.Parse(args)
+	parsed, err := k.Parse(args)
 	switch {
 	case out.err != nil:
 		return nil, fmt.Errorf("writing standard output: %w", out.err)
@@ -184,7 +223,7 @@ func parse(args []string, stdout io.Writer, getenv func(string) string) (*cli, e
 	case err != nil:
 		return nil, explain(err)
 	}
-	return c, nil
+	return c, checkForeign(c.Scenario, parsed.Path)
 }
 
 // explain turns an error of the parser into one line that names what to do.

@@ -1,11 +1,12 @@
-// Command kvasir-bench measures what batches of rows cost: on this machine alone, and on workers behind
-// a gateway and a hub with a wide-area network in between, emulated.
+// Command kvasir-bench measures what batches of rows cost: on this machine alone, against what it can do at
+// best, and on workers behind a gateway and a hub with a wide-area network in between, emulated.
 //
 // It is a thin door: flags and printing are here, what is measured and how is in package bench. What
 // others rely on:
 //
-//   - Exit status: 0 done, 1 failed, among that answers from workers that are not those computed here,
-//     2 wrong usage. A failure is exactly one line on standard error, the last one.
+//   - Exit status: 0 done, 1 failed, among that answers that differ where they must not, and with --judge
+//     a bar that was missed; 2 wrong usage. A failure is exactly one line on standard error, the last one.
+//   - KVASIR_KERNEL chooses the kernels; one that is not to be had here is a failure.
 //   - Every flag has its environment variable: KVASIR_ and the flag's name. An empty one counts as unset.
 //   - Results go to standard output, everything else to standard error.
 //   - Ctrl-C prints what is finished, with --json as one valid object, and ends with status 1.
@@ -102,7 +103,9 @@ func (a *app) run(ctx context.Context, args []string) error {
 	case "list":
 		return a.list(c.JSON)
 	case bench.DispatchName:
-		return a.measure(ctx, c)
+		return a.dispatch(ctx, c)
+	case bench.KernelsName:
+		return a.kernels(ctx, c)
 	}
 	return usagef("%q is no scenario; kvasir-bench list names them", c.Scenario)
 }
@@ -119,33 +122,60 @@ func (a *app) list(asJSON bool) error {
 	return nil
 }
 
-// measure runs the scenario and prints what comes of it.
-func (a *app) measure(ctx context.Context, c *cli) error {
-	d := c.dispatch()
-	if err := d.Check(); err != nil {
-		return usagef("%s", strings.TrimPrefix(err.Error(), bench.ErrSettings.Error()+": "))
-	}
+// measured is what a scenario has measured.
+type measured interface {
+	Empty() bool
+	Remarks() []string
+	Words() []string
+}
+
+// measure runs a scenario and prints what comes of it. run shows what it does with the view, which is
+// without a table where one JSON object is wanted.
+func (a *app) measure(ctx context.Context, asJSON bool, run func(context.Context, *view) (measured, error)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	p := newProgress(a.stderr, a.terminal)
-	o := bench.Observer{Progress: p.show}
-	if !c.JSON {
-		v := &view{w: a.stdout, progress: p, name: d.Name(), quick: c.Quick, failed: cancel}
-		o.Begin, o.Row = v.begin, v.row
+	v := &view{w: a.stdout, progress: newProgress(a.stderr, a.terminal), failed: cancel}
+	if asJSON {
+		v.w = io.Discard
 	}
-	report, err := d.Run(ctx, o)
-	p.end()
+	o, err := run(ctx, v)
+	v.progress.end()
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause // standard output is gone
 	}
-	if report != nil && (err == nil || len(report.Results) > 0) {
-		if printErr := a.print(report, c.JSON); printErr != nil {
+	if !o.Empty() {
+		if printErr := a.print(o, asJSON); printErr != nil {
 			return printErr
 		}
 	}
+	return settings(err)
+}
+
+// settings makes an error of settings one of usage.
+func settings(err error) error {
 	if errors.Is(err, bench.ErrSettings) {
 		return usagef("%s", strings.TrimPrefix(err.Error(), bench.ErrSettings.Error()+": "))
 	}
+	return err
+}
+
+// dispatch runs the scenario of that name.
+func (a *app) dispatch(ctx context.Context, c *cli) error {
+	d := c.dispatch()
+	if err := d.Check(); err != nil {
+		return settings(err)
+	}
+	var report *bench.Report
+	err := a.measure(ctx, c.JSON, func(ctx context.Context, v *view) (measured, error) {
+		t := bench.NewTable(v.w)
+		var err error
+		report, err = d.Run(ctx, bench.Observer{
+			Progress: v.progress.show,
+			Begin:    func(r *bench.Report) { v.begin(dispatchHead(d.Name(), r), c.Quick, t.Head) },
+			Row:      func(x bench.Result) { v.do(func() error { return t.Row(x) }) },
+		})
+		return report, err
+	})
 	if err != nil {
 		return err
 	}
@@ -160,12 +190,46 @@ func verdict(r *bench.Report) error {
 	return nil
 }
 
-// print prints the report, or what the table lacks of it.
-func (a *app) print(r *bench.Report, asJSON bool) error {
-	if asJSON {
-		return a.printJSON(r)
+// kernels runs the scenario of that name.
+func (a *app) kernels(ctx context.Context, c *cli) error {
+	k := c.kernels()
+	if err := k.Check(); err != nil {
+		return settings(err)
 	}
-	for _, part := range [][]string{r.Remarks(), r.Words()} {
+	var report *bench.KernelsReport
+	err := a.measure(ctx, c.JSON, func(ctx context.Context, v *view) (measured, error) {
+		t := bench.NewKernelsTable(v.w)
+		var err error
+		report, err = k.Run(ctx, bench.KernelsObserver{
+			Progress: v.progress.show,
+			Begin:    func(r *bench.KernelsReport) { v.begin(kernelsHead(k.Name(), r), c.Quick, t.Head) },
+			Row:      func(x bench.KernelsResult) { v.do(func() error { return t.Row(x) }) },
+		})
+		return report, err
+	})
+	if err != nil {
+		return err
+	}
+	return kernelsVerdict(report, c.Judge)
+}
+
+// kernelsVerdict fails a run with wrong answers, and where it is asked for one with missed bars.
+func kernelsVerdict(r *bench.KernelsReport, judge bool) error {
+	if bad := r.Different(); len(bad) > 0 {
+		return fmt.Errorf("the same rows had different answers at %s; run kvasir doctor", strings.Join(bad, "; "))
+	}
+	if bad := r.Missed(); judge && len(bad) > 0 {
+		return fmt.Errorf("missed: %s", strings.Join(bad, "; "))
+	}
+	return nil
+}
+
+// print prints the report, or what the table lacks of it.
+func (a *app) print(o measured, asJSON bool) error {
+	if asJSON {
+		return a.printJSON(o)
+	}
+	for _, part := range [][]string{o.Remarks(), o.Words()} {
 		if len(part) == 0 {
 			continue
 		}

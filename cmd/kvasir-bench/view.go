@@ -17,28 +17,12 @@ import (
 type view struct {
 	w        io.Writer
 	progress *progress
-	name     string
-	quick    bool
 	failed   func(error) // ends the run: nobody can read what it measures
 }
 
 // begin prints what is measured, on what, and the head of the table.
-func (v *view) begin(r *bench.Report) {
-	m, s := &r.Machine, &r.Settings
-	commit := "not recorded in this build"
-	if m.Commit != "" {
-		commit = m.Commit
-	}
-	swarm := fmt.Sprintf("%d worker behind gateway and hub, all on this machine; one dispatch at a time", s.Workers)
-	if s.Workers > 1 {
-		swarm = strings.Replace(swarm, "worker", "workers", 1)
-	}
-	lines := []string{
-		fmt.Sprintf("%s; %.2f GB of random weights", v.name, float64(s.Weights)/1e9),
-		fmt.Sprintf("%s, %d cores, %s kernels, %s, commit %s", m.CPU, m.Cores, s.Kernel, m.Go, commit),
-		swarm,
-	}
-	if v.quick {
+func (v *view) begin(lines []string, quick bool, head func() error) {
+	if quick {
 		lines = append(lines, "--quick: sized down to take seconds; its figures are not those of a large model")
 	}
 	v.do(func() error {
@@ -50,13 +34,42 @@ func (v *view) begin(r *bench.Report) {
 		if _, err := fmt.Fprintln(v.w); err != nil {
 			return err
 		}
-		return bench.NewTable(v.w).Head()
+		return head()
 	})
 }
 
-// row prints one result.
-func (v *view) row(r bench.Result) {
-	v.do(func() error { return bench.NewTable(v.w).Row(r) })
+// dispatchHead says what is measured.
+func dispatchHead(name string, r *bench.Report) []string {
+	s := &r.Settings
+	swarm := fmt.Sprintf("%d worker behind gateway and hub, all on this machine; one dispatch at a time", s.Workers)
+	if s.Workers > 1 {
+		swarm = strings.Replace(swarm, "worker", "workers", 1)
+	}
+	return []string{
+		fmt.Sprintf("%s; %.2f GB of random weights", name, float64(s.Weights)/1e9),
+		machineLine(&r.Machine, s.Kernel), swarm,
+	}
+}
+
+// kernelsHead says what is measured.
+func kernelsHead(name string, r *bench.KernelsReport) []string {
+	threads := fmt.Sprintf("%d threads", r.Settings.Threads)
+	if r.Settings.Threads == 1 {
+		threads = "1 thread"
+	}
+	return []string{
+		name + "; random weights, computed here with " + threads,
+		machineLine(&r.Machine, r.Settings.Kernel),
+	}
+}
+
+// machineLine describes the machine and the build.
+func machineLine(m *bench.Machine, kernel string) string {
+	commit := "not recorded in this build"
+	if m.Commit != "" {
+		commit = m.Commit
+	}
+	return fmt.Sprintf("%s, %d cores, %s kernels, %s, commit %s", m.CPU, m.Cores, kernel, m.Go, commit)
 }
 
 // do prints with the progress bar out of the way.
