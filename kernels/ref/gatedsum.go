@@ -17,12 +17,13 @@ const (
 // valueMax is the magnitude of 2^40: every v of a gated sum is below it.
 var valueMax = magnitude(pow2(40))
 
-// AddPick adds rne((w*y) * 2^exponent) to sum, value by value. It returns the pick's status; unless
-// that is moe.OK, sum is untouched.
+// AddPick adds rne((w*y) * 2^exponent) to sum, value by value; a subnormal w counts as 0. It returns the
+// pick's status; unless that is moe.OK, sum is untouched.
 func AddPick(sum []int64, y []float32, w float32, exponent int) moe.Status {
 	if len(sum) != len(y) || exponent < MinExponent || exponent > MaxExponent {
 		panic(fmt.Sprintf("BUG: %d values added to %d sums at exponent %d", len(y), len(sum), exponent))
 	}
+	w = GateWeight(w)
 	scale := pow2(exponent)
 	status := moe.OK
 	for _, v := range y {
@@ -40,6 +41,15 @@ func AddPick(sum []int64, y []float32, w float32, exponent int) moe.Status {
 		sum[i] += int64(math.RoundToEven(float64(scaled(v, w, scale))))
 	}
 	return moe.OK
+}
+
+// GateWeight returns w as it is computed with: a subnormal weight is 0. Times a large y it could make an
+// integer other than 0, on processors that have not flushed it to 0.
+func GateWeight(w float32) float32 {
+	if magnitude(w) < 1<<23 {
+		return 0
+	}
+	return w
 }
 
 // scaled returns (w*y) * scale, each product rounded.

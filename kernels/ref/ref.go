@@ -66,11 +66,11 @@
 //
 // # Gated sum
 //
-// A pick of weight w adds, for each value, the integer v = rne((w*y) * 2^E), and |v| < 2^40. The
-// partial of a row is the sum of v over its picks, as int64: exact, so neither the order of the
-// picks nor who computed which of them can be seen in it. The exponent E belongs to the layer and
-// comes from the model's Profile. A sum turns back into a float once: int64 to binary64 (exact), to
-// binary32, times 2^-E.
+// A pick of weight w adds, for each value, the integer v = rne((w*y) * 2^E), and |v| < 2^40; a w
+// below 2^-126 in magnitude counts as 0. The partial of a row is the sum of v over its picks, as
+// int64: exact, so neither the order of the picks nor who computed which of them can be seen in it.
+// The exponent E belongs to the layer and comes from the model's Profile. A sum turns back into a
+// float once: int64 to binary64 (exact), to binary32, times 2^-E.
 //
 // # Faults
 //

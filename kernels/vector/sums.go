@@ -16,6 +16,7 @@ func (o *Ops) AddPick(sum []int64, y []float32, w float32, exponent int) moe.Sta
 	if n == 0 || len(sum) != len(y) || exponent < ref.MinExponent || exponent > ref.MaxExponent {
 		return ref.AddPick(sum, y, w, exponent) // which panics if something does not fit
 	}
+	w = ref.GateWeight(w)
 	scale := pow2(exponent)
 	if o.largest(y, w, scale) >= valueLimit {
 		return ref.AddPick(sum, y, w, exponent) // which says what is wrong
