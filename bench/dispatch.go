@@ -13,6 +13,7 @@ import (
 	"kvasir/engine/worker"
 	"kvasir/internal/machine"
 	"kvasir/internal/moe"
+	"kvasir/kernels/cpu"
 	"kvasir/kernels/quant"
 	"kvasir/kernels/ref"
 	"kvasir/kernels/variant"
@@ -47,7 +48,8 @@ type Dispatch struct {
 	Budget        time.Duration // for the whole run
 	Seed          uint64        // of weights, rows and picks
 
-	wrap func(moe.Experts) moe.Experts // of the workers' executors, for tests
+	least time.Duration                 // that the limits of the machine are measured; 0: they are not
+	wrap  func(moe.Experts) moe.Experts // of the workers' executors, for tests
 }
 
 // DefaultDispatch is one layer of Qwen3.5-122B-A10B.
@@ -55,6 +57,7 @@ func DefaultDispatch() Dispatch {
 	return Dispatch{
 		Experts: 256, TopK: 8, Hidden: 3072, FFN: 1024, Batch: 512,
 		RTT: 13 * time.Millisecond, Workers: 1, Budget: 110 * time.Second, Seed: 1,
+		least: 300 * time.Millisecond,
 	}
 }
 
@@ -63,6 +66,7 @@ func DefaultDispatch() Dispatch {
 func QuickDispatch() Dispatch {
 	d := DefaultDispatch()
 	d.Experts, d.Hidden, d.FFN, d.Batch, d.Budget = 16, 1024, 256, 64, 10*time.Second
+	d.least = 100 * time.Millisecond
 	return d
 }
 
@@ -121,16 +125,16 @@ func (d Dispatch) Check() error {
 
 // checkMemory refuses what this machine has no room for.
 func (d Dispatch) checkMemory(weights int, available uint64) error {
-	// The answers to the largest batch, as 8-byte sums: those that are kept here, and those of the pieces on
-	// the way.
-	return checkMemory(d.Experts, weights, d.Batch*d.Hidden*8*16, available)
+	// Beside the layer: the answers to the largest batch, as 8-byte sums, those that are kept here and those
+	// on the way, of which 6 were seen at once; and what the rate of memory is measured on.
+	return checkMemory(d.Experts, weights, d.Batch*d.Hidden*8*8+256<<20, available)
 }
 
-// checkMemory refuses a layer with so many bytes of weights, and of answers, that this machine has no room
-// for. 0 bytes available: the system does not tell.
-func checkMemory(experts, weights, answers int, available uint64) error {
+// checkMemory refuses a layer with so many bytes of weights, and of what a run needs besides, that this
+// machine has no room for. 0 bytes available: the system does not tell.
+func checkMemory(experts, weights, besides int, available uint64) error {
 	// Repacked weights are a little larger, and beside them are a few experts as they were, and the program.
-	need := uint64(weights) + uint64(weights)/32 + 4*uint64(weights/experts) + uint64(answers) + 128<<20
+	need := uint64(weights) + uint64(weights)/32 + 4*uint64(weights/experts) + uint64(besides) + 256<<20
 	if available > 0 && need > available {
 		return fmt.Errorf("%w: a layer of %d experts needs %.1f GB of memory, %.1f GB are available; lower --experts, or use --quick",
 			ErrSettings, experts, float64(need)/1e9, float64(available)/1e9)
@@ -174,6 +178,7 @@ func (d Dispatch) Run(ctx context.Context, o Observer) (*Report, error) {
 		return &r.report, err
 	}
 	err = r.measure(ctx)
+	r.limits()
 	if r.pinger != nil {
 		r.report.Settings.Got = r.pinger.pings()
 	}
@@ -191,6 +196,8 @@ type dispatchRun struct {
 	ways   []*way // in the order of results
 	pinger *pinger
 	procs  int // GOMAXPROCS as it was; 0: not changed
+	peaks  []float64
+	reads  []float64
 
 	rows, batch *moe.Batch // all rows, and the first of them
 	want, got   moe.Partials
@@ -210,6 +217,26 @@ func (d Dispatch) tune(ctx context.Context, s *experts.Store) (*experts.Store, r
 		return nil, ref.Profile{}, err
 	}
 	return s.Tune(ctx, b)
+}
+
+// limits measures what the machine can do now, and tells what it could do on the whole.
+func (r *dispatchRun) limits() {
+	b, err := cpu.Default()
+	if err != nil || r.d.least == 0 {
+		return
+	}
+	m := &r.report.Machine
+	if peak := b.PeakRate(r.d.least); peak > 0 {
+		r.peaks = append(r.peaks, peak)
+		m.Int8Peak = round(giga(2 * middle(r.peaks)))
+	}
+	if read := machine.ReadRate(b.Threads(), r.d.least); read > 0 {
+		r.reads = append(r.reads, read)
+		m.Read = round(giga(middle(r.reads)))
+	}
+	if n := len(r.peaks); n > 1 {
+		r.report.drift = r.peaks[n-1]/r.peaks[0] - 1
+	}
 }
 
 func (r *dispatchRun) setUp(ctx context.Context, threads int) error {
@@ -232,6 +259,7 @@ func (r *dispatchRun) setUp(ctx context.Context, threads int) error {
 	if err != nil {
 		return err
 	}
+	r.limits()
 	x := experts.NewLocal(store) // computes with as many goroutines as there are processors now
 
 	// What has slept must find a processor of the runtime at once: with one for each goroutine that

@@ -15,6 +15,7 @@ import (
 
 	"kvasir/engine/experts"
 	"kvasir/internal/moe"
+	"kvasir/kernels/variant"
 	"kvasir/wire"
 )
 
@@ -44,7 +45,7 @@ func TestDispatchMeasuresEveryBatchOnEveryWay(t *testing.T) {
 	procs := runtime.GOMAXPROCS(0)
 	for _, workers := range []int{1, 3} {
 		d := small()
-		d.Workers = workers
+		d.Workers, d.least = workers, time.Millisecond
 		var began bool
 		var rows []Result
 		r, err := d.Run(t.Context(), Observer{
@@ -66,14 +67,18 @@ func TestDispatchMeasuresEveryBatchOnEveryWay(t *testing.T) {
 				t.Errorf("result %d: RTT overhead %v", i, x.RTTOverhead)
 			}
 			if k == local {
-				if x.Workers != 0 || x.Identical != nil || x.BytesOut != 0 || x.BytesBack != 0 {
+				if x.Allocs == nil || x.Workers != 0 || x.Identical != nil || x.BytesOut != 0 || x.BytesBack != 0 {
 					t.Errorf("a local result tells of a network: %+v", x)
 				}
 				continue
 			}
-			if x.Workers != workers || x.Identical == nil || !*x.Identical {
+			if x.Allocs != nil || x.Workers != workers || x.Identical == nil || !*x.Identical {
 				t.Errorf("result %d: workers %d, identical %v", i, x.Workers, x.Identical)
 			}
+		}
+		list := variant.Available()
+		if m := &r.Machine; (m.Int8Peak > 0) != (list[len(list)-1] != variant.Portable) || m.Read < 0 {
+			t.Errorf("limits of the machine: %v GOP/s, %v GB/s", m.Int8Peak, m.Read)
 		}
 		s := &r.Settings
 		if !slices.Equal(s.Batches, []int{1, 2, 3}) || !slices.Equal(s.Rounds, []int{2, 2, 2}) || s.LeftOut != nil {

@@ -18,6 +18,7 @@ type tally struct {
 	times     []time.Duration
 	out, back int64
 	identical bool
+	allocs    uint64 // of a dispatch here, the fewest: the swarms allocate meanwhile
 }
 
 func (r *dispatchRun) measure(ctx context.Context) error {
@@ -109,9 +110,15 @@ func (r *dispatchRun) once(ctx context.Context, w *way, t *tally) error {
 	if w.traffic != nil {
 		out, back = w.traffic.load()
 	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
 	start := time.Now()
 	err := w.x.Forward(ctx, r.batch, answer)
 	took := time.Since(start)
+	runtime.ReadMemStats(&after)
+	if allocs := after.Mallocs - before.Mallocs; len(t.times) == 0 || allocs < t.allocs {
+		t.allocs = allocs
+	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", w.label(), err)
 	}
@@ -167,6 +174,9 @@ func (r *dispatchRun) result(w *way, n int, t *tally) Result {
 	x := Result{
 		Scenario: DispatchName, Batch: n, times: times, Ms: milliseconds(m),
 		Pipelined: new(false), TokensPerS: round(float64(n) / m.Seconds()),
+	}
+	if w.kind == local && len(times) > 1 {
+		x.Allocs = new(round(float64(t.allocs) / float64(n)))
 	}
 	if w.kind != local {
 		rows := float64(n * len(times))

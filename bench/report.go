@@ -15,6 +15,8 @@ type Report struct {
 	Machine  Machine  `json:"machine"`
 	Settings Settings `json:"settings"`
 	Results  []Result `json:"results"`
+
+	drift float64 // of the int8 peak from the beginning to the end, as a part of it
 }
 
 // Machine is the computer and the build that the figures belong to. They are compared with those of the
@@ -100,6 +102,7 @@ type Result struct {
 	RTTOverhead *float64 `json:"rtt_overhead_pct,omitempty"`
 	BytesOut    float64  `json:"bytes_out_per_row,omitempty"`
 	BytesBack   float64  `json:"bytes_back_per_row,omitempty"`
+	Allocs      *float64 `json:"allocs_per_row,omitempty"` // here; absent with a network, or after one round
 	Identical   *bool    `json:"identical,omitempty"`
 
 	times []time.Duration // of its rounds, ascending

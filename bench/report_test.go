@@ -47,7 +47,8 @@ func madeReport(results ...Result) *Report {
 // TestJSONNamesAreThoseOfTheDesign holds every name, and that what was not measured is absent and not 0.
 func TestJSONNamesAreThoseOfTheDesign(t *testing.T) {
 	r := madeReport(made(1, local, 5), made(1, near, 8), made(1, far, 20))
-	r.Machine = Machine{CPU: "x", Cores: 2, Features: []string{"avx2"}, Go: "go1.26.0", Commit: "c0ffee"}
+	r.Machine = Machine{CPU: "x", Cores: 2, Features: []string{"avx2"}, Go: "go1.26.0", Commit: "c0ffee", Int8Peak: 1817, Read: 59}
+	r.Results[0].Allocs = new(0.0)
 	r.Settings = Settings{
 		Scenario: DispatchName, Experts: 256, TopK: 8, Hidden: 3072, FFN: 1024, Quant: "Q4_K", Seed: 1, Weights: 9,
 		Kernel: "portable", Threads: 2, Workers: 1, RTT: 13, Got: &Pings{13.1, 13.4, 900},
@@ -57,12 +58,12 @@ func TestJSONNamesAreThoseOfTheDesign(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `{"machine":{"cpu":"x","cores":2,"features":["avx2"],"go":"go1.26.0","commit":"c0ffee"},` +
+	want := `{"machine":{"cpu":"x","cores":2,"features":["avx2"],"go":"go1.26.0","commit":"c0ffee","int8_peak_gops":1817,"read_gbps":59},` +
 		`"settings":{"scenario":"dispatch","experts":256,"topk":8,"hidden":3072,"ffn":1024,"quant":"Q4_K","seed":1,` +
 		`"weight_bytes":9,"kernel":"portable","threads":2,"workers":1,"rtt_ms":13,` +
 		`"rtt_got":{"median_ms":13.1,"p95_ms":13.4,"count":900},"budget_s":110,"batches":[1],"rounds":[3],"left_out":[2]},` +
 		`"results":[` +
-		`{"scenario":"dispatch","batch":1,"pipelined":false,"tokens_per_s":200,"ms_per_dispatch":5,"x_vs_batch_1":1},` +
+		`{"scenario":"dispatch","batch":1,"pipelined":false,"tokens_per_s":200,"ms_per_dispatch":5,"x_vs_batch_1":1,"allocs_per_row":0},` +
 		`{"scenario":"dispatch","batch":1,"workers":1,"rtt_ms":0,"pipelined":false,"tokens_per_s":125,"ms_per_dispatch":8,` +
 		`"x_vs_batch_1":1,"bytes_out_per_row":1241,"bytes_back_per_row":2793.5,"identical":true},` +
 		`{"scenario":"dispatch","batch":1,"workers":1,"rtt_ms":13,"pipelined":false,"tokens_per_s":50,"ms_per_dispatch":20,` +
@@ -237,4 +238,15 @@ func TestRemarksTellOfRoundsAndOfWhatIsMissing(t *testing.T) {
 	f(Settings{RTT: 0.5, Rounds: []int{1}, LeftOut: []int{128, 256}, Budget: 110},
 		"Medians of 1 round a batch; local, 0 ms and 0.5 ms took turns.|"+
 			"Left out: batch 128, 256, for which 1m50s is too short on this machine (--budget).")
+	r := &Report{Settings: Settings{RTT: 13, Rounds: []int{3}}, Machine: Machine{Int8Peak: 950}}
+	for drift, said := range map[float64]bool{0: false, 0.05: false, -0.049: false, -0.1: true, 0.06: true} {
+		r.drift = drift
+		if text := strings.Join(r.Remarks(), "|"); strings.Contains(text, "best repeated") != said {
+			t.Errorf("a drift of %v: %q", drift, text)
+		}
+	}
+	r.drift = -0.1
+	if text := r.Remarks()[1]; !strings.Contains(text, "from 1000 to 900.0 GOP/s") {
+		t.Errorf("said %q", text)
+	}
 }

@@ -33,7 +33,7 @@ func batchesUpTo(largest int) []int {
 }
 
 // guess says how long one round of a batch will take, from the batch before; 0: not known yet. It is
-// more than it will be for small batches, where rows share the decoding of weights better and better.
+// more than it will be for small batches, where rows share what has to be read better and better.
 func (s *schedule) guess(batch int) time.Duration {
 	if s.rows == 0 {
 		return 0

@@ -51,7 +51,7 @@ func TestScheduleKeepsToItsBudget(t *testing.T) {
 		over   bool // the largest batch does not fit, and is measured all the same
 	}{
 		{"quick machine", 100 * time.Microsecond, []int{15, 15, 15, 15, 15, 15, 15, 15, 15, 15}, false},
-		{"machine of today", 40 * time.Millisecond, []int{15, 15, 15, 15, 9, 5, 5, 3, 2, 1}, false},
+		{"portable kernels", 40 * time.Millisecond, []int{15, 15, 15, 15, 9, 5, 5, 3, 2, 1}, false},
 		{"slow machine", 160 * time.Millisecond, []int{8, 5, 3, 2, 2, 1, 1, 0, 0, 1}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

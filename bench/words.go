@@ -179,6 +179,10 @@ func (r *Report) Remarks() []string {
 		lines = append(lines, fmt.Sprintf("Left out: batch %s, for which %v is too short on this machine (--budget).",
 			strings.Join(list, ", "), time.Duration(s.Budget*float64(time.Second))))
 	}
+	if peak := r.Machine.Int8Peak; r.drift < -peakDrift || r.drift > peakDrift {
+		lines = append(lines, fmt.Sprintf("The machine is not what it was at the beginning: its int8 peak went from %s to %s GOP/s. The run is best repeated.",
+			digits(peak/(1+r.drift/2)), digits(peak*(1+r.drift)/(1+r.drift/2))))
+	}
 	return lines
 }
 
