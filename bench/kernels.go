@@ -244,7 +244,7 @@ func (r *kernelsRun) take(ctx context.Context, p *point, done float64) error {
 	r.subject.close()
 	r.subject = nil
 	r.progress(done, fmt.Sprintf("%s, making the weights", p.layer(r.variant)))
-	s, err := r.k.newSubject(p, r.active.Threads())
+	s, err := r.k.newSubject(ctx, p, r.active.Threads())
 	r.subject = s
 	return err
 }

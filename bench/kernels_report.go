@@ -160,7 +160,7 @@ var kernelsColumns = []column[KernelsResult]{
 	{"tokens/s", 8, func(r *KernelsResult) string { return digits(r.TokensPerS) }},
 	{"GOP/s", 6, func(r *KernelsResult) string { return digits(r.Gops) }},
 	{"of int8 peak", 12, func(r *KernelsResult) string { return r.share(r.PeakShare) }},
-	{"of memory", 9, func(r *KernelsResult) string { return r.share(r.ReadShare) }},
+	{"of read rate", 12, func(r *KernelsResult) string { return r.share(r.ReadShare) }},
 	{"pairs", 8, func(r *KernelsResult) string { return fmt.Sprintf("%d of %d", r.Pairs-r.Dropped, r.Pairs) }},
 	{"identical", 9, func(r *KernelsResult) string { return yes(r.Identical) }},
 }

@@ -148,7 +148,7 @@ func TestHotExpertIsPickedByMostRows(t *testing.T) {
 // newSmallSubject returns a layer with its rows.
 func newSmallSubject(t *testing.T, k Kernels) *subject {
 	t.Helper()
-	s, err := k.newSubject(&point{format: quant.Q4K, picks: picksUniform, rows: k.Batch}, 2)
+	s, err := k.newSubject(t.Context(), &point{format: quant.Q4K, picks: picksUniform, rows: k.Batch}, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,11 +192,11 @@ func TestAnswersAreComparedWithTheDefinition(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.uniform.check(l); err != nil {
+	if err := s.uniform.check(t.Context(), l); err != nil {
 		t.Fatal(err)
 	}
 	s.uniform.want.Sum[(k.Batch-1)*k.Hidden]++
-	if err := s.uniform.check(l); !errors.Is(err, ErrBits) {
+	if err := s.uniform.check(t.Context(), l); !errors.Is(err, ErrBits) {
 		t.Errorf("one sum is another: %v", err)
 	}
 	s.uniform.want.Sum[(k.Batch-1)*k.Hidden]--
@@ -204,7 +204,7 @@ func TestAnswersAreComparedWithTheDefinition(t *testing.T) {
 	if l, err = k.reference(quant.Q4K); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.uniform.check(l); !errors.Is(err, ErrBits) {
+	if err := s.uniform.check(t.Context(), l); !errors.Is(err, ErrBits) {
 		t.Errorf("other weights: %v", err)
 	}
 }
@@ -300,10 +300,10 @@ func TestKernelsTableIsAlignedAndNarrow(t *testing.T) {
 		}
 	}
 	want := `
-layer          rows  ms/dispatch  tokens/s   GOP/s  of int8 peak  of memory     pairs  identical
-Q4_K              1        0.736      1358   205.1          11 %       99 %    5 of 5        yes
-Q4_K portable  4096      1000000    123456   12346         100 %          -  13 of 15         NO
-Q8_0 dense       64        2.345     27300   515.1         noisy      noisy   2 of 15        yes
+layer          rows  ms/dispatch  tokens/s   GOP/s  of int8 peak  of read rate     pairs  identical
+Q4_K              1        0.736      1358   205.1          11 %          99 %    5 of 5        yes
+Q4_K portable  4096      1000000    123456   12346         100 %             -  13 of 15         NO
+Q8_0 dense       64        2.345     27300   515.1         noisy         noisy   2 of 15        yes
 `
 	if got := "\n" + b.String(); got != want {
 		t.Errorf("got%swant%s", got, want)

@@ -52,7 +52,7 @@ type pool struct {
 
 // newSubject makes the layer of a point and has it compute the answers that all others must equal, after
 // comparing some with the definition.
-func (k Kernels) newSubject(p *point, threads int) (*subject, error) {
+func (k Kernels) newSubject(ctx context.Context, p *point, threads int) (*subject, error) {
 	s := &subject{format: p.format, kernel: p.kernel, dense: p.picks == picksDense}
 	if s.dense {
 		k.Experts, k.TopK, k.Batch = 1, 1, p.rows
@@ -69,8 +69,8 @@ func (k Kernels) newSubject(p *point, threads int) (*subject, error) {
 	s.seen = make([]bool, k.Experts)
 	s.expert = expertBytes(reference.Experts[0], p.kernel)
 	s.read = !s.dense && k.Experts*s.expert >= readLeast
-	if s.uniform, err = k.newPool(s, reference, uniform(k.Experts, k.TopK)); err == nil && k.hot(p) {
-		s.hot, err = k.newPool(s, reference, oneHot(k.Experts, k.TopK, hotRows(k.Batch)))
+	if s.uniform, err = k.newPool(ctx, s, reference, uniform(k.Experts, k.TopK)); err == nil && k.hot(p) {
+		s.hot, err = k.newPool(ctx, s, reference, oneHot(k.Experts, k.TopK, hotRows(k.Batch)))
 	}
 	if err != nil {
 		s.close()
@@ -140,23 +140,23 @@ func expertBytes(e *ref.Expert, v variant.Variant) int {
 }
 
 // newPool makes rows and computes their answers.
-func (k Kernels) newPool(s *subject, reference *ref.Layer, pick picker) (*pool, error) {
+func (k Kernels) newPool(ctx context.Context, s *subject, reference *ref.Layer, pick picker) (*pool, error) {
 	all, err := makeRows(moe.Shape{Hidden: k.Hidden, Format: s.layer.Format()}, k.Batch, k.Seed, pick)
 	if err != nil {
 		return nil, err
 	}
 	q := &pool{all: all}
-	if err := s.layer.Forward(context.Background(), all, &q.want); err != nil {
+	if err := s.layer.Forward(ctx, all, &q.want); err != nil {
 		return nil, err
 	}
-	return q, q.check(reference)
+	return q, q.check(ctx, reference)
 }
 
 // checked lists rows whose answers are compared with the definition's, of so many.
 func checked(rows int) []int { return slices.Compact([]int{0, rows / 2, rows - 1}) }
 
 // check compares some answers with the definition, bit for bit.
-func (q *pool) check(reference *ref.Layer) error {
+func (q *pool) check(ctx context.Context, reference *ref.Layer) error {
 	one, err := q.empty(1)
 	if err != nil {
 		return err
@@ -164,7 +164,7 @@ func (q *pool) check(reference *ref.Layer) error {
 	var want moe.Partials
 	for _, r := range checked(q.all.Rows) {
 		copyRows(one, q.all, r, r+1)
-		if err := reference.Forward(context.Background(), one, &want); err != nil {
+		if err := reference.Forward(ctx, one, &want); err != nil {
 			return err
 		}
 		if want.Status[0] != moe.OK {
