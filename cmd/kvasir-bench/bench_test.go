@@ -45,7 +45,7 @@ func buildAndRun(m *testing.M) int {
 }
 
 // small makes a layer of microseconds, measured in batches of 1, 2 and 3.
-var small = []string{"--experts=4", "--topk=2", "--hidden=256", "--ffn=256", "--batch=3", "--rtt=1ms", "--repeat=2"}
+var small = []string{"--quick", "--experts=4", "--topk=2", "--hidden=256", "--ffn=256", "--batch=3", "--rtt=1ms", "--repeat=2"}
 
 // command prepares a run that sees nothing of the tester's own settings.
 func command(t *testing.T, env []string, args ...string) *exec.Cmd {
@@ -131,7 +131,7 @@ func TestTableHasARowForEveryBatchAndWay(t *testing.T) {
 
 func TestJSONIsOneObject(t *testing.T) {
 	t.Parallel()
-	o := runWith(t, []string{"KVASIR_BATCH=3", "KVASIR_JSON=true", "KVASIR_SEED="}, append(small[:4:4], "--rtt=0", "--repeat=1", "--workers=2")...)
+	o := runWith(t, []string{"KVASIR_BATCH=3", "KVASIR_JSON=true", "KVASIR_SEED="}, append(small[:5:5], "--rtt=0", "--repeat=1", "--workers=2")...)
 	if o.status != statusDone {
 		t.Fatalf("exit status %d, standard error %q", o.status, o.stderr)
 	}
@@ -251,7 +251,7 @@ func TestKernelThatIsNotHereIsOneLine(t *testing.T) {
 			t.Errorf("%s: %+v", wish, o)
 		}
 	}
-	o := runWith(t, []string{"KVASIR_KERNEL=portable"}, append(small[:4:4], "--rtt=0", "--batch=1", "--repeat=1")...)
+	o := runWith(t, []string{"KVASIR_KERNEL=portable"}, append(small[:5:5], "--rtt=0", "--batch=1", "--repeat=1")...)
 	if o.status != statusDone || !strings.Contains(o.stdout, "portable kernels") {
 		t.Errorf("portable: %+v", o)
 	}
@@ -297,7 +297,7 @@ func TestCtrlCLeavesValidJSON(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("a process cannot be sent Ctrl-C alone on Windows")
 	}
-	cmd := command(t, nil, append(small[:4:4], "--json", "--rtt=0", "--repeat=300", "--batch=4096")...)
+	cmd := command(t, nil, append(small[:5:5], "--json", "--rtt=0", "--repeat=300", "--batch=4096")...)
 	var stdout bytes.Buffer
 	cmd.Stdout = &stdout
 	progress, err := cmd.StderrPipe()
