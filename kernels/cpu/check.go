@@ -15,7 +15,7 @@ import (
 var ErrInexact = errors.New("cpu: not the bits that it should be")
 
 // checkRows is how many rows Check computes: more than any tile takes at once, and an odd number.
-const checkRows = 19
+const checkRows = 9
 
 // Check computes experts of every format with b and with kernels/ref and compares, which takes a fraction of
 // a second. The error, wrapping ErrInexact, names the variant and the format; the kernels of this machine

@@ -3,15 +3,12 @@ package cpu
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
-	"slices"
 	"testing"
 
 	"kvasir/internal/moe"
 	"kvasir/kernels/quant"
 	"kvasir/kernels/ref"
-	"kvasir/kernels/variant"
 )
 
 // syntheticLayer is experts of plausible weights.
@@ -68,39 +65,8 @@ func syntheticBatch(tb testing.TB, l *ref.Layer, rows, topK int, seed uint64) *m
 	return b
 }
 
-func TestLayerEqualsReference(t *testing.T) {
-	for _, v := range variant.Available() {
-		for _, f := range [][3]quant.Format{
-			{quant.Q4K, quant.Q4K, quant.Q4K}, {quant.Q4K, quant.Q4K, quant.Q6K}, {quant.Q5K, quant.Q6K, quant.Q8_0},
-			{quant.MXFP4, quant.MXFP4, quant.MXFP4}, {quant.F16, quant.BF16, quant.F32}, {quant.Q8_0, quant.Q8_0, quant.Q4K},
-			{quant.Q8_0, quant.Q4K, quant.Q5K},
-		} {
-			t.Run(fmt.Sprintf("%s/%s", v, f), func(t *testing.T) {
-				l := syntheticLayer(t, f, 512, 768, 5)
-				batch := syntheticBatch(t, l, 33, 2, 1)
-				var want, got moe.Partials
-				if err := l.Forward(context.Background(), batch, &want); err != nil {
-					t.Fatal(err)
-				}
-				b := New(v, 3)
-				defer b.Close()
-				ly, err := b.NewLayer(NewArena(), From(l))
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := ly.Forward(context.Background(), batch, &got); err != nil {
-					t.Fatal(err)
-				}
-				if !slices.Equal(got.Sum, want.Sum) || !slices.Equal(got.Status, want.Status) {
-					t.Error("partials differ")
-				}
-			})
-		}
-	}
-}
-
 func TestCheckNoticesAWrongBit(t *testing.T) {
-	for _, v := range variant.Available() {
+	for _, v := range variants() {
 		b := New(v, 2)
 		defer b.Close()
 		if err := b.Check(); err != nil {
