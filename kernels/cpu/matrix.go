@@ -117,6 +117,7 @@ func (b *Backend) mul(w *worker, y result, m *Matrix, lo, hi int, x *operand, af
 			Dst: y.dst, Stride: y.stride, After: after,
 		}
 		b.kernel.Mul(w.matmul, &w.product)
+		w.product = matmul.Product{} // keep nothing alive
 		return
 	}
 	if m.takes == moe.RowF32 {
