@@ -14,6 +14,7 @@ const (
 	sIndex   = 5896 // where this block begins in its record
 	sCount   = 5904 // blocks left
 	sDst     = 5912 // values of the next row
+	sAhead   = 5936 // the block to ask for
 )
 
 // The registers of an AVX2 tile. Six rows at a time leave none free: twelve sums, two vectors of
@@ -22,7 +23,7 @@ var rowRegs = []string{"R8", "R9", "R10", "R11", "CX", "DX"}
 
 const (
 	rArgs, rW, rScratch = "DI", "SI", "BX"
-	rIndex              = "R12" // byte in the record where the sub-block begins
+	rIndex              = "R12" // where the sub-block begins in its record, in units of x86.unit bytes
 	rCursor             = "R13" // pointer to the next row
 	rLines              = "R14" // lines of weights
 	rLeft               = "R15" // rows left
@@ -37,6 +38,7 @@ type x86 struct {
 	*file
 	name string
 	vnni bool // multiplies by VPDPBUSD, which adds up four products in 32 bits
+	unit int  // of rIndex: 4 where addresses that grow by 8 a sub-block are made of it too, else 1
 }
 
 func avx2() string {
@@ -51,7 +53,7 @@ func avx2() string {
 	f.bytes("highSigned", pairMask(8, true), pairMask(12, true))
 	mx := [16]byte{12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0}
 	f.bytes("mxfp4", mx, mx)
-	tile := func(name string) *x86 { return &x86{file: f, name: name} }
+	tile := func(name string) *x86 { return &x86{file: f, name: name, unit: 4} }
 	tile("tileQ4KAVX2").q4k()
 	tile("tileQ5KAVX2").q5k()
 	tile("tileQ6KAVX2").q6k()
@@ -125,18 +127,26 @@ func (g *x86) begin(comment string) {
 	g.label(g.name + "_block")
 }
 
-// prefetch asks for the lines of a later block.
-func (g *x86) prefetch(bytes int) {
+// later moves on to the block that is to be asked for while this one is used.
+func (g *x86) later(bytes int) {
 	g.op("MOVQ", at(argAhead, rArgs), rTemp)
-	for i := 0; i < bytes; i += 64 {
-		g.op("PREFETCHT0", at(i, rTemp))
-	}
+	g.op("MOVQ", rTemp, at(sAhead, rScratch))
 	g.op("ADDQ", imm(bytes), rTemp)
 	g.op("DECQ", at(argTurn, rArgs))
 	g.op("JNZ", g.name+"_ahead")
 	g.op("MOVQ", at(argNext, rArgs), rTemp)
 	g.label(g.name + "_ahead")
 	g.op("MOVQ", rTemp, at(argAhead, rArgs))
+}
+
+// ask asks for the lines that are due at a step out of steps, of bytes from rTemp on. Asked for all at once
+// they take all the buffers for misses, and what is needed now waits; a few rows later asking again costs
+// little, since they are there.
+func (f *file) ask(step, steps, bytes int) {
+	lines := (bytes + 63) / 64
+	for i := step * lines / steps; i < (step+1)*lines/steps; i++ {
+		f.op("PREFETCHT0", at(64*i, rTemp))
+	}
 }
 
 // rows writes the loop over the rows: most at a time, then what is left.
@@ -157,6 +167,7 @@ func (g *x86) rows(most int, body func(n int)) {
 			g.op("MOVQ", at(8*t, rCursor), rowRegs[t])
 			g.op("ADDQ", at(sOffset, rScratch), rowRegs[t])
 		}
+		g.op("MOVQ", at(sAhead, rScratch), rTemp)
 		body(n)
 		g.op("ADDQ", imm(8*n), rCursor)
 		g.op("SUBQ", imm(n), rLeft)
@@ -187,7 +198,7 @@ func (g *x86) again(bytes int) {
 // n rows, from value 4*v of the sub-block on, to the sums; first ones replace the sums.
 func (g *x86) products(n, v int, first bool) {
 	for t := range n {
-		g.op("VPBROADCASTD", indexed(4*v, rowRegs[t], rIndex, 1), y(2))
+		g.op("VPBROADCASTD", indexed(4*v, rowRegs[t], rIndex, g.unit), y(2))
 		for h := range 2 {
 			switch {
 			case g.vnni && first:
@@ -206,7 +217,7 @@ func (g *x86) products(n, v int, first bool) {
 }
 
 // scaled multiplies the sums with the scales that stand at disp and adds them to the block's sums.
-func (g *x86) scaled(n, disp, scale int) {
+func (g *x86) scaled(n, disp int) {
 	multiply := "VPMADDWD"
 	if g.vnni {
 		multiply = "VPMULLD"
@@ -214,7 +225,7 @@ func (g *x86) scaled(n, disp, scale int) {
 	for t := range n {
 		for h := range 2 {
 			sum := at(sSum+64*t+32*h, rScratch)
-			g.op(multiply, indexed(disp+32*h, rScratch, rIndex, scale), acc(t, h), acc(t, h))
+			g.op(multiply, indexed(disp+32*h, rScratch, rIndex, 8), acc(t, h), acc(t, h))
 			g.op("VPADDD", sum, acc(t, h), acc(t, h))
 			g.op("VMOVDQU", acc(t, h), sum)
 		}
@@ -229,14 +240,16 @@ func (g *x86) clearSums(n int) {
 	}
 }
 
-// loop writes a loop over the sub-blocks of a block: step values a turn.
-func (g *x86) loop(name string, step int, body func()) {
+// loop writes a loop over the sub-blocks of a block of bytes bytes: step values a turn.
+func (g *x86) loop(name string, step, bytes int, body func(bytes int)) {
 	g.op("XORQ", rIndex, rIndex)
 	g.label(name)
-	body()
+	bytes = (bytes*step/256 + 63) &^ 63
+	body(bytes)
 	g.op("ADDQ", imm(8*64), rLines)
-	g.op("ADDQ", imm(step), rIndex)
-	g.op("CMPQ", rIndex, imm(256))
+	g.op("ADDQ", imm(bytes), rTemp)
+	g.op("ADDQ", imm(step/4), rIndex)
+	g.op("CMPQ", rIndex, imm(64))
 	g.op("JLT", name)
 }
 
@@ -249,7 +262,7 @@ func (g *x86) scales(from, count int, signed bool) {
 		}
 		for i := range 2 * count {
 			g.op(widen, at(from+8*i, rW), y(0))
-			g.op("VMOVDQU", y(0), at(sScale+32*i, rScratch))
+			g.op("VMOVDQU", y(0), at(scaleAt(i/2, count)+32*(i%2), rScratch))
 		}
 		return
 	}
@@ -264,9 +277,17 @@ func (g *x86) scales(from, count int, signed bool) {
 			if signed {
 				g.op("VPSRAW", imm(8), y(1), y(1))
 			}
-			g.op("VMOVDQU", y(1), at(sScale+64*j+32*h, rScratch))
+			g.op("VMOVDQU", y(1), at(scaleAt(j, count)+32*h, rScratch))
 		}
 	}
+}
+
+// scaleAt is where scale j of count stands: of two a sub-block, all first ones and then all second ones.
+func scaleAt(j, count int) int {
+	if count == 8 {
+		return sScale + 64*j
+	}
+	return sScale + 64*(j/2) + 512*(j%2)
 }
 
 // minimums unpacks four pairs of minimums to pairs of int16.
@@ -325,7 +346,7 @@ func (g *x86) floats(n int, minimums bool) {
 // again for each six rows: keeping them costs more in stores.
 func (g *x86) q4k() {
 	g.begin("Q4_K: sums over a whole sub-block.")
-	g.prefetch(q4Bytes)
+	g.later(q4Bytes)
 	g.scales(q4Scale, 8, false)
 	g.minimums(q4Min)
 	g.halves(q4D, sD)
@@ -333,9 +354,10 @@ func (g *x86) q4k() {
 	g.rows(6, func(n int) {
 		g.clearSums(n)
 		g.op("MOVQ", rW, rLines)
-		g.loop(fmt.Sprintf("%s_loop%d", g.name, n), 64, func() {
+		g.loop(fmt.Sprintf("%s_loop%d", g.name, n), 64, q4Bytes, func(bytes int) {
 			for part := range 2 { // low nibbles, high nibbles
 				for v := range 8 {
+					g.ask(8*part+v, 16, bytes)
 					for h := range 2 {
 						g.op("VMOVDQU", at(64*v+32*h, rLines), y(h))
 						if part == 1 {
@@ -345,7 +367,7 @@ func (g *x86) q4k() {
 					}
 					g.products(n, 8*part+v, v == 0)
 				}
-				g.scaled(n, sScale+64*part, 2)
+				g.scaled(n, sScale+64*part)
 			}
 		})
 		g.floats(n, true)
@@ -354,13 +376,15 @@ func (g *x86) q4k() {
 }
 
 // unpacked writes the loop over weights that have been unpacked to scratch.
-func (g *x86) unpacked(n int, body func()) {
+func (g *x86) unpacked(n, bytes int, body func(bytes int)) {
 	g.clearSums(n)
 	g.op("LEAQ", at(sWeights, rScratch), rLines)
-	g.loop(fmt.Sprintf("%s_loop%d", g.name, n), 32, body)
+	g.loop(fmt.Sprintf("%s_loop%d", g.name, n), 32, bytes, body)
 }
 
-func (g *x86) loadLines(v int) {
+// line loads line v of unpacked weights, and asks for what is due of bytes.
+func (g *x86) line(v, bytes int) {
+	g.ask(v, 8, bytes)
 	for h := range 2 {
 		g.op("VMOVDQU", at(64*v+32*h, rLines), y(h))
 	}
@@ -369,7 +393,7 @@ func (g *x86) loadLines(v int) {
 // q5k: four products of a value of 5 bits add up to at most 31,496.
 func (g *x86) q5k() {
 	g.begin("Q5_K: weights unpacked once a block; 16-bit sums over half a sub-block, or 32-bit sums over all of it.")
-	g.prefetch(q5Bytes)
+	g.later(q5Bytes)
 	g.scales(q5Scale, 8, false)
 	g.minimums(q5Min)
 	g.halves(q5D, sD)
@@ -396,16 +420,16 @@ func (g *x86) q5k() {
 		}
 	}
 	g.rows(6, func(n int) {
-		g.unpacked(n, func() {
+		g.unpacked(n, q5Bytes, func(bytes int) {
 			length := 4
 			if g.vnni {
 				length = 8
 			}
 			for v := range 8 {
-				g.loadLines(v)
+				g.line(v, bytes)
 				g.products(n, v, v%length == 0)
 				if v%length == length-1 {
-					g.scaled(n, sScale, 2)
+					g.scaled(n, sScale)
 				}
 			}
 		})
@@ -419,7 +443,7 @@ func (g *x86) q5k() {
 // 2^16, whatever its parts are.
 func (g *x86) q6k() {
 	g.begin("Q6_K: weights unpacked once a block, with 32 added; sums over the 16 values of a scale.")
-	g.prefetch(q6Bytes)
+	g.later(q6Bytes)
 	g.scales(q6Scale, 16, true)
 	g.halves(q6D, sD)
 	g.op("VMOVDQU", static("nibbles"), y(14))
@@ -449,20 +473,18 @@ func (g *x86) q6k() {
 		start = recSum16
 	}
 	g.rows(6, func(n int) {
-		g.op("XORQ", rTemp, rTemp) // what the sums begin with, in the record: 8 bytes a sub-block
-		g.unpacked(n, func() {
+		g.unpacked(n, q6Bytes, func(bytes int) {
 			for half := range 2 {
 				for t := range n {
-					g.op("VPBROADCASTD", indexed(start+4*half, rowRegs[t], rTemp, 1), acc(t, 0))
+					g.op("VPBROADCASTD", indexed(start+4*half, rowRegs[t], rIndex, 1), acc(t, 0))
 					g.op("VMOVDQU", acc(t, 0), acc(t, 1))
 				}
 				for v := 4 * half; v < 4*half+4; v++ {
-					g.loadLines(v)
+					g.line(v, bytes)
 					g.products(n, v, false)
 				}
-				g.scaled(n, sScale+64*half, 4)
+				g.scaled(n, sScale+512*half)
 			}
-			g.op("ADDQ", imm(8), rTemp)
 		})
 		g.floats(n, false)
 	})

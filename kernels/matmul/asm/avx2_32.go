@@ -4,8 +4,9 @@ package asm
 
 // begin32 writes the start of a tile, and of a block.
 func (g *x86) begin32(comment string, bytes int) {
+	g.unit = 1
 	g.begin(comment)
-	g.prefetch(bytes)
+	g.later(bytes)
 	g.op("MOVQ", at(sIndex, rScratch), rIndex)
 	g.op("MOVQ", rIndex, rLines)
 	g.op("SHRQ", imm(3), rLines) // four bytes for each block before this one in the record
@@ -50,6 +51,7 @@ func (g *x86) q8() {
 	sum := func(t, h int) string { return y(4 + 2*t + h) } // four rows: Y4 to Y11
 	g.rows(4, func(n int) {
 		for v := range 8 {
+			g.ask(v, 8, q8Bytes)
 			for h := range 2 {
 				g.op("VMOVDQU", at(64*v+32*h, rW), y(h))
 				g.op("VPABSB", y(h), y(2+h))
@@ -93,6 +95,7 @@ func (g *x86) mxfp4() {
 		}
 		for part := range 2 {
 			for v := range 4 {
+				g.ask(4*part+v, 8, mxBytes)
 				for h := range 2 {
 					g.op("VMOVDQU", at(64*v+32*h, rW), y(h))
 					if part == 1 {

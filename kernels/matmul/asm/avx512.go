@@ -98,6 +98,7 @@ func (g *z512) rows(body func(n int)) {
 		}
 		g.op("ADDQ", imm(8*n), at(sCursor, rScratch))
 		g.op("SUBQ", imm(n), at(sLeft, rScratch))
+		g.op("MOVQ", at(sAhead, rScratch), rTemp)
 		body(n)
 		if n == zRows {
 			g.op("JMP", fmt.Sprintf("%s_rows%d", g.name, n))
@@ -108,7 +109,7 @@ func (g *z512) rows(body func(n int)) {
 	g.label(g.name + "_done")
 }
 
-func (g *z512) frame() *x86 { return &x86{file: g.file, name: g.name, vnni: true} }
+func (g *z512) frame() *x86 { return &x86{file: g.file, name: g.name, vnni: true, unit: 4} }
 
 // clear makes n registers from first on zero.
 func (g *z512) clear(first, n int) {
@@ -118,10 +119,10 @@ func (g *z512) clear(first, n int) {
 }
 
 // products adds the products of the line in zWeight with four values of n rows, from disp on, to their
-// sums.
-func (g *z512) products(n, disp int) {
+// sums. unit is that of rIndex.
+func (g *z512) products(n, disp, unit int) {
 	for t := range n {
-		g.op("VPDPBUSD.BCST", indexed(disp, rowRegs512[t], rIndex, 1), z(zWeight), zPart(t))
+		g.op("VPDPBUSD.BCST", indexed(disp, rowRegs512[t], rIndex, unit), z(zWeight), zPart(t))
 	}
 }
 
@@ -197,22 +198,21 @@ func (g *z512) floats(n, d, dMin int) {
 
 func (g *z512) q4k() {
 	g.begin("Q4_K.", map[int]string{zNibbles: "nibbles"})
-	g.frame().prefetch(q4Bytes)
+	g.frame().later(q4Bytes)
 	g.rows(func(n int) {
 		g.clear(16, n)
 		g.op("MOVQ", rW, rLines)
-		g.op("LEAQ", at(q4Scale, rW), rTemp)
-		g.frame().loop(fmt.Sprintf("%s_loop%d", g.name, n), 64, func() {
+		g.frame().loop(fmt.Sprintf("%s_loop%d", g.name, n), 64, q4Bytes, func(bytes int) {
 			for part := range 2 {
 				g.clear(8, n)
 				for v := range 8 {
+					g.ask(8*part+v, 16, bytes)
 					g.nibbles(64*v, part)
-					g.products(n, 32*part+4*v)
+					g.products(n, 32*part+4*v, 4)
 				}
-				g.op("VPMOVZXBD", at(16*part, rTemp), z(zScale))
+				g.op("VPMOVZXBD", indexed(q4Scale+16*part, rW, rIndex, 2), z(zScale))
 				g.scaled(n)
 			}
-			g.op("ADDQ", imm(32), rTemp)
 		})
 		g.minimums(n, q4Min)
 		g.floats(n, q4D, q4DMin)
@@ -223,7 +223,7 @@ func (g *z512) q4k() {
 // q5k is written out for all sub-blocks: each takes its fifth bits from another place.
 func (g *z512) q5k() {
 	g.begin("Q5_K.", map[int]string{zNibbles: "nibbles", zBits: "bit4"})
-	g.frame().prefetch(q5Bytes)
+	g.frame().later(q5Bytes)
 	g.rows(func(n int) {
 		g.clear(16, n)
 		g.op("XORQ", rIndex, rIndex)
@@ -231,9 +231,10 @@ func (g *z512) q5k() {
 		for j := range 8 {
 			g.clear(8, n)
 			for v := range 8 {
+				g.ask(8*j+v, 64, q5Bytes)
 				g.nibbles(512*(j/2)+64*v, j%2)
 				g.upper(q5High+64*v, rW, 4-j)
-				g.products(n, 32*j+4*v)
+				g.products(n, 32*j+4*v, 1)
 			}
 			g.op("VPMOVZXBD", at(q5Scale+16*j, rW), z(zScale))
 			g.scaled(n)
@@ -247,7 +248,7 @@ func (g *z512) q5k() {
 // q6k is written out for the four sub-blocks of a half, which share their upper bits.
 func (g *z512) q6k() {
 	g.begin("Q6_K: weights with 32 added.", map[int]string{zNibbles: "nibbles", zBits: "pairs"})
-	g.frame().prefetch(q6Bytes)
+	g.frame().later(q6Bytes)
 	g.rows(func(n int) {
 		g.clear(16, n)
 		g.op("XORQ", rIndex, rIndex)
@@ -260,9 +261,10 @@ func (g *z512) q6k() {
 						g.op("VPBROADCASTD", at(recSum16+4*(2*sub+part), rowRegs512[t]), zPart(t))
 					}
 					for v := 4 * part; v < 4*part+4; v++ {
+						g.ask(8*sub+v, 64, q6Bytes)
 						g.nibbles(512*(j%2)+64*v, j/2)
 						g.upper(q6High+512*half+64*v, rW, 4-2*j)
-						g.products(n, 32*sub+4*v)
+						g.products(n, 32*sub+4*v, 1)
 					}
 					g.op("VPMOVSXBD", at(q6Scale+16*(2*sub+part), rW), z(zScale))
 					g.scaled(n)
@@ -291,7 +293,7 @@ func (g *z512) floats32(n int) {
 // begin32 writes the start of a tile of blocks of 32 values, and of a block.
 func (g *z512) begin32(comment string, bytes int, masks map[int]string) {
 	g.begin(comment, masks)
-	g.frame().prefetch(bytes)
+	g.frame().later(bytes)
 	g.op("MOVQ", at(sIndex, rScratch), rIndex)
 	g.op("MOVQ", rIndex, rLines)
 	g.op("SHRQ", imm(3), rLines) // four bytes for each block before this one in the record
@@ -309,8 +311,9 @@ func (g *z512) q8() {
 	g.rows(func(n int) {
 		g.starts(n)
 		for v := range 8 {
+			g.ask(v, 8, q8Bytes)
 			g.op("VPXORD", at(64*v, rW), z(zBits), z(zWeight))
-			g.products(n, 4*v)
+			g.products(n, 4*v, 1)
 		}
 		g.floats32(n)
 	})
@@ -325,6 +328,7 @@ func (g *z512) mxfp4() {
 		g.starts(n)
 		for part := range 2 {
 			for v := range 4 {
+				g.ask(4*part+v, 8, mxBytes)
 				if part == 0 {
 					g.op("VPANDD", at(64*v, rW), z(zNibbles), z(zWeight))
 				} else {
@@ -332,7 +336,7 @@ func (g *z512) mxfp4() {
 					g.op("VPANDD", z(zNibbles), z(zWeight), z(zWeight))
 				}
 				g.op("VPSHUFB", z(zWeight), z(zTable), z(zWeight))
-				g.products(n, 16*part+4*v)
+				g.products(n, 16*part+4*v, 1)
 			}
 		}
 		g.floats32(n)

@@ -8,7 +8,7 @@ func avxVNNI() string {
 	f.constant("pairs", 0x30303030)
 	f.constant("offset", 0x80808080)
 	f.bytes("mxfp4v", mxOffset, mxOffset)
-	tile := func(name string) *x86 { return &x86{file: f, name: name, vnni: true} }
+	tile := func(name string) *x86 { return &x86{file: f, name: name, vnni: true, unit: 4} }
 	tile("tileQ4KAVXVNNI").q4k()
 	tile("tileQ5KAVXVNNI").q5k()
 	tile("tileQ6KAVXVNNI").q6k()
@@ -46,6 +46,7 @@ func (g *x86) q8v() {
 			g.op("VMOVDQU", acc(t, 0), acc(t, 1))
 		}
 		for v := range 8 {
+			g.ask(v, 8, q8Bytes)
 			for h := range 2 {
 				g.op("VMOVDQU", at(64*v+32*h, rW), y(h))
 				g.op("VPXOR", static("offset"), y(h), y(h))
