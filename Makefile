@@ -23,8 +23,8 @@ vuln: ## govulncheck: known faults in what is called (needs the internet)
 cross: ## build for every system that is promised
 	@bash .ci/run cross
 
-golden: ## golden vectors and logits with GOAMD64=v1 and v3, and on arm64 under qemu
-	@bash .ci/run amd64 arm64
+golden: ## golden vectors, logits and kernels with GOAMD64=v1 and v3, AVX-512 VNNI, and arm64, emulated where need be
+	@bash .ci/run amd64 avx512 arm64
 
 arm64: ## golden vectors and logits on arm64 under qemu
 	@bash .ci/run arm64
