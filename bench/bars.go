@@ -30,8 +30,9 @@ type bar struct {
 // judged is the variant whose figures are judged. The others' are reported.
 const judged = variant.AVX512VNNI
 
-// bars. Those in tokens a second are for the anchor, those in shares for every processor with the judged
-// variant.
+// bars. Those in tokens a second and in shares of the peak are for the anchor, on which others were measured:
+// how much of its peak a processor can reach depends on the rest of it. The others are for every processor
+// with the judged variant.
 var bars = []bar{
 	{quant.Q4K, picksUniform, 1, ofTokens, 1200, 0},
 	{quant.Q4K, picksUniform, 1, ofRead, 0.85, 0},
@@ -109,7 +110,7 @@ func judge(r *KernelsReport, active variant.Variant) []BarResult {
 			v.Want = round(b.want - min(x.spread, peakDrift))
 		}
 		switch {
-		case active != judged || b.of == ofTokens && !onAnchor:
+		case active != judged || !onAnchor && (b.of == ofTokens || b.of == ofPeak):
 			v.Verdict = reported
 		case x.Pairs < pairsLeast:
 			v.Verdict = few
@@ -201,7 +202,7 @@ func (r *KernelsReport) verdicts() []string {
 		lines = append(lines, fmt.Sprintf("Bars are set for %s kernels. What this machine does with %s is reported beside them, not judged:",
 			judged, r.Settings.Kernel))
 	case slices.ContainsFunc(r.Bars, func(v BarResult) bool { return v.Verdict == reported }):
-		lines = append(lines, "Bars in tokens/s are set for two cores of a Zen 5. This is another machine, or a busy one: they are reported, not judged.")
+		lines = append(lines, "Bars in tokens/s and in shares of the peak are set for two cores of a Zen 5. This is another machine, or a busy one: they are reported, not judged.")
 	}
 	lines = append(lines, fmt.Sprintf(barsFormat, "bar", "wanted, at least", "measured", "verdict"))
 	for i := range r.Bars {

@@ -14,6 +14,7 @@ import (
 	"kvasir/internal/machine"
 	"kvasir/internal/moe"
 	"kvasir/kernels/cpu"
+	"kvasir/kernels/matmul"
 	"kvasir/kernels/quant"
 	"kvasir/kernels/ref"
 	"kvasir/kernels/variant"
@@ -126,9 +127,12 @@ func (d Dispatch) Check() error {
 // checkMemory refuses what this machine has no room for.
 func (d Dispatch) checkMemory(weights int, available uint64) error {
 	// Beside the layer: the answers to the largest batch, as 8-byte sums, those that are kept here and those
-	// on the way, of which 6 were seen at once; and what the rate of memory is measured on.
-	return checkMemory(d.Experts, weights, d.Batch*d.Hidden*8*8+256<<20, available)
+	// on the way, of which 6 were seen at once; the h of every pick; and what the rate of memory is measured on.
+	return checkMemory(d.Experts, weights, d.Batch*d.Hidden*8*8+hBytes(d.Batch*d.TopK, d.FFN)+256<<20, available)
 }
+
+// hBytes returns how much memory the h of so many picks takes while a batch is computed.
+func hBytes(picks, ffn int) int { return matmul.RecordsBytes(ffn, picks) }
 
 // checkMemory refuses a layer with so many bytes of weights, and of what a run needs besides, that this
 // machine has no room for. 0 bytes available: the system does not tell.
@@ -260,7 +264,7 @@ func (r *dispatchRun) setUp(ctx context.Context, threads int) error {
 		return err
 	}
 	r.limits()
-	x := experts.NewLocal(store) // computes with as many goroutines as there are processors now
+	x := experts.NewLocal(store)
 
 	// What has slept must find a processor of the runtime at once: with one for each goroutine that
 	// computes, the emulated path would be up to 10 ms late.

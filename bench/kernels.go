@@ -140,7 +140,9 @@ func (k Kernels) checkMemory(available uint64) error {
 		}
 		largest = max(largest, n)
 	}
-	return checkMemory(k.Experts, largest, 4*k.Batch*k.Hidden*8, available)
+	// Beside the layer: the experts that are compared with, as they were; answers; the h of every pick.
+	besides := largest/k.Experts*min(k.Experts, distinct) + 4*k.Batch*k.Hidden*8 + hBytes(k.Batch*k.TopK, k.FFN)
+	return checkMemory(k.Experts, largest, besides, available)
 }
 
 // KernelsObserver is told what happens during a run, on the goroutine of Run. Its fields may be nil.

@@ -73,6 +73,7 @@ func Load(f *gguf.File, o Options) (*Model, error) {
 		m.head = l.matrix("output.weight", c.Hidden, c.Vocab)
 	} else if l.err == nil {
 		m.head = l.prepare(table, &m.embed, l.takes(m.embed.Format))
+		f.Forget(m.embed.Data) // a few of its rows will be read again
 	}
 	if l.err == nil {
 		m.layers = l.layers()

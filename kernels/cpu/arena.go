@@ -68,7 +68,7 @@ func (a *Arena) grow(n int) error {
 	}
 	m, err := mapMemory((max(n, arenaPiece) + hugePage - 1) &^ (hugePage - 1))
 	if err != nil {
-		return fmt.Errorf("%d MiB for repacked weights: %w; give the model more memory, or fewer layers", n>>20, err)
+		return fmt.Errorf("%d MiB for repacked weights: %w; give the model more memory, or fewer layers", (n+1<<20-1)>>20, err)
 	}
 	a.pieces.list = append(a.pieces.list, m)
 	a.free = m

@@ -86,7 +86,10 @@ func newWorker() *worker {
 
 // room makes w ready for tasks of up to rows rows of in values with out results each, so that nothing is
 // allocated later, whichever task w gets.
-func (w *worker) room(rows, in, out int) {
+func (b *Backend) room(w *worker, rows, in, out int) {
+	if b.kernel == nil {
+		w.scratch.Grow(rows, in)
+	}
 	w.x.records.Grow(rows)
 	w.x.rows = slices.Grow(w.x.rows[:0], rows)
 	w.out = grown(w.out, rows*out)

@@ -4,11 +4,16 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"kvasir/internal/moe"
 	"kvasir/kernels/quant"
 	"kvasir/kernels/ref"
+	"kvasir/kernels/variant"
 )
 
 // syntheticLayer is experts of plausible weights.
@@ -89,4 +94,70 @@ func (f flipped) Forward(ctx context.Context, b *moe.Batch, out *moe.Partials) e
 	err := f.Layer.Forward(ctx, b, out)
 	out.Sum[len(out.Sum)-1] ^= 1
 	return err
+}
+
+func TestReadRateKeepsItsArena(t *testing.T) {
+	b := New(variant.Portable, 2)
+	defer b.Close()
+	a := NewArena()
+	if _, err := a.alloc(1 << 20); err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	var collected sync.WaitGroup
+	collected.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				runtime.GC()
+			}
+		}
+	})
+	rate := b.ReadRate(a, 50*time.Millisecond) // the last that anybody wants of a
+	close(stop)
+	collected.Wait()
+	if rate <= 0 {
+		t.Errorf("read at %g bytes a second", rate)
+	}
+}
+
+func TestNewLayerRefusesWhatDoesNotFit(t *testing.T) {
+	b := New(variants()[0], 1)
+	defer b.Close()
+	l, err := checkLayer(quant.Q4K, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(s *Source){
+		"exponent":  func(s *Source) { s.Exponent = 41 },
+		"no number": func(s *Source) { s.Experts = -1 },
+		"too many":  func(s *Source) { s.Experts = moe.MaxExperts + 1 },
+		"cut matrix": func(s *Source) {
+			s.Expert = func(int) (*ref.Expert, error) { e := *l.Experts[0]; e.Up.Data = e.Up.Data[1:]; return &e, nil }
+		},
+		"no expert": func(s *Source) { s.Expert = func(int) (*ref.Expert, error) { return nil, errors.New("no disk") } },
+		"mixed": func(s *Source) {
+			other, err := checkLayer(quant.Q8_0, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Expert = func(i int) (*ref.Expert, error) { return []*ref.Expert{l.Experts[0], other.Experts[1]}[i], nil }
+		},
+	} {
+		s := From(l)
+		change(&s)
+		if ly, err := b.NewLayer(NewArena(), s); err == nil {
+			t.Errorf("%s: a layer %v", name, ly)
+		} else if !strings.Contains(err.Error(), "layer 0") {
+			t.Errorf("%s: %v: want the layer named", name, err)
+		}
+	}
+	if _, err := b.NewMatrix(NewArena(), &l.Experts[0].Gate, moe.RowFormat(9)); !errors.Is(err, ref.ErrShape) {
+		t.Errorf("rows of an unknown format: %v", err)
+	}
+	if _, err := b.NewMatrix(NewArena(), &l.Experts[0].Gate, moe.RowQ8); !errors.Is(err, ref.ErrShape) {
+		t.Errorf("rows of another format: %v", err)
+	}
 }

@@ -72,6 +72,9 @@ func (l *Layer) Forward(ctx context.Context, b *moe.Batch, out *moe.Partials) er
 	be := l.b
 	be.mu.Lock()
 	defer be.mu.Unlock()
+	if err := ctx.Err(); err != nil { // after the wait for others
+		return fmt.Errorf("layer %d: %w", b.Layer, err)
+	}
 	c := &be.call
 	c.ctx, c.layer, c.batch, c.out = ctx, l, b, out
 	defer c.release()
@@ -93,8 +96,17 @@ func (l *Layer) Forward(ctx context.Context, b *moe.Batch, out *moe.Partials) er
 	return nil
 }
 
-// release forgets what belongs to the caller.
-func (c *call) release() { c.ctx, c.layer, c.batch, c.out = nil, nil, nil, nil }
+// keepPicks is up to how many picks the memory of a call is kept for the next one.
+const keepPicks = 1 << 15
+
+// release forgets what belongs to the caller, and what an unusually large batch has taken.
+func (c *call) release() {
+	picks := len(c.batch.Expert)
+	c.ctx, c.layer, c.batch, c.out = nil, nil, nil, nil
+	if picks > keepPicks {
+		c.h, c.hQ, c.hScales, c.hF = matmul.Records{}, nil, nil, nil
+	}
+}
 
 // prepare makes room for the batch.
 func (c *call) prepare() {
@@ -117,7 +129,7 @@ func (c *call) prepare() {
 	c.columns = min(panels(l.hidden), 4*l.b.Threads())
 	width := matmul.PanelRows * (panels(l.hidden)/c.columns + 1)
 	for _, w := range l.b.team.workers {
-		w.room(rowsAtOnce, max(l.hidden, l.length), max(width, hBlock))
+		l.b.room(w, rowsAtOnce, max(l.hidden, l.length), max(width, hBlock))
 	}
 }
 

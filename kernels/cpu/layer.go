@@ -33,8 +33,10 @@ type Source struct {
 	Number   int // layer of the model
 	Exponent int // E of its gated sums
 	Experts  int // how many the layer has
+	Held     int // how many of them are held, so that there is room for them in one piece; 0: all
 
-	// Expert returns expert i, or nil if it is not held. It is called by several threads.
+	// Expert returns expert i, or nil if it is not held. It is called by several threads, those of the
+	// backend, and so must not compute with it.
 	Expert func(i int) (*ref.Expert, error)
 	// Done is called with each matrix whose bytes are not needed any more, by several threads; it may be
 	// nil. The bytes of the others must stay and not change.
@@ -56,12 +58,20 @@ func (b *Backend) NewLayer(a *Arena, s Source) (*Layer, error) {
 		return nil, fmt.Errorf("%w: layer %d has exponent %d, want %d to %d",
 			ref.ErrShape, s.Number, s.Exponent, ref.MinExponent, ref.MaxExponent)
 	}
+	if s.Experts < 0 || s.Experts > moe.MaxExperts {
+		return nil, fmt.Errorf("%w: layer %d has %d experts, want at most %d",
+			ref.ErrShape, s.Number, s.Experts, moe.MaxExperts)
+	}
 	p := &packing{Source: s, b: b, arena: a, errs: make([]error, s.Experts)}
 	p.layer = &Layer{b: b, number: s.Number, exponent: s.Exponent, experts: make([]expert, s.Experts)}
 	if err := p.shape(); err != nil {
 		return nil, fmt.Errorf("layer %d, %w", s.Number, err)
 	}
-	b.team.run(s.Experts, p)
+	// A few at a time, so that batches for other layers get their turn in between.
+	step := 2 * b.Threads()
+	for p.first = 0; p.first < s.Experts; p.first += step {
+		b.team.run(min(step, s.Experts-p.first), p)
+	}
 	for _, err := range p.errs {
 		if err != nil {
 			return nil, fmt.Errorf("layer %d, %w", s.Number, err)
@@ -76,6 +86,7 @@ type packing struct {
 	b     *Backend
 	arena *Arena
 	layer *Layer
+	first int     // expert of the first task
 	errs  []error // of each expert
 }
 
@@ -98,7 +109,11 @@ func (p *packing) shape() error {
 		for _, m := range p.matrices(&expert{}, e) {
 			size += inLines(p.b.packedBytes(m.from, m.rows))
 		}
-		return p.arena.reserve(size * p.Experts)
+		held := p.Experts
+		if p.Held > 0 {
+			held = min(held, p.Held)
+		}
+		return p.arena.reserve(size * held)
 	}
 	return nil
 }
@@ -113,12 +128,13 @@ func hiddenFormat(e *ref.Expert) moe.RowFormat {
 
 // do makes one expert.
 func (p *packing) do(_ *worker, task, _ int) {
-	e, err := p.Expert(task)
+	i := p.first + task
+	e, err := p.Expert(i)
 	if err == nil && e != nil {
-		err = p.take(task, e)
+		err = p.take(i, e)
 	}
 	if err != nil {
-		p.errs[task] = fmt.Errorf("expert %d: %w", task, err)
+		p.errs[i] = fmt.Errorf("expert %d: %w", i, err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -38,6 +39,7 @@ func (p *peak) do(_ *worker, _, _ int) {
 // ReadRate reads the weights in a from end to end, again and again, with as many threads as b has, for at
 // least d, and returns bytes a second: what limits small batches. It is 0 where a is empty.
 func (b *Backend) ReadRate(a *Arena, d time.Duration) float64 {
+	defer runtime.KeepAlive(a) // what is read is a's only as long as somebody has a
 	a.mu.Lock()
 	var largest []byte
 	for _, m := range a.pieces.list {

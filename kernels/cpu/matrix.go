@@ -50,6 +50,9 @@ func (b *Backend) hold(h *Matrix, a *Arena, m *ref.Matrix, f moe.RowFormat) erro
 	if f == moe.RowQ8K && !m.Format.IsK() || f == moe.RowQ8 && !m.Format.IsBlock32() {
 		return fmt.Errorf("%w: %s rows for weights in %s", ref.ErrShape, f, m.Format)
 	}
+	if !f.Valid() {
+		return fmt.Errorf("%w: row format %d", ref.ErrShape, f)
+	}
 	*h = Matrix{arena: a, shape: *m, takes: f}
 	size := b.packedBytes(m, f)
 	if size == 0 {
@@ -191,7 +194,7 @@ func (b *Backend) MatMul(dst []float32, m *Matrix, x []moe.Row) {
 	}
 	d.b, d.tasks = b, tasks
 	for _, w := range b.team.workers {
-		w.room(min(len(x), rowsAtOnce), m.In(), matmul.PanelRows*(panels(m.Out())/tasks+1))
+		b.room(w, min(len(x), rowsAtOnce), m.In(), matmul.PanelRows*(panels(m.Out())/tasks+1))
 	}
 	b.team.run(tasks, denseColumns{d})
 	d.dst, d.m, d.rows = nil, nil, nil

@@ -25,6 +25,14 @@ type Scratch struct {
 	rows    hiddenRows
 }
 
+// Grow makes room for products of up to rows rows of up to in values, so that MatMul allocates nothing.
+func (s *Scratch) Grow(rows, in int) {
+	pairs := (rows + 1) / 2
+	s.weightsK, s.weights32 = grown(s.weightsK, tile*(in/256)), grown(s.weights32, tile*(in/32))
+	s.pairsK, s.pairs32 = grown(s.pairsK, pairs*(in/256)), grown(s.pairs32, pairs*(in/32))
+	s.weightsF = grown(s.weightsF, in)
+}
+
 // grown returns s with length n; its values are stale.
 func grown[T any](s []T, n int) []T {
 	if cap(s) < n {

@@ -102,6 +102,9 @@ func why(best Variant) string {
 			return fmt.Sprintf("the best here: %s needs %s", v, strings.Join(lacks, ", "))
 		}
 	}
+	if best == Portable {
+		return "this build has no assembly for its processor"
+	}
 	return "the best there is"
 }
 
