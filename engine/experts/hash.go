@@ -55,10 +55,11 @@ func HashModel(f *gguf.File, p ref.Profile) Hash {
 		put(parts)
 		size := len(t.Data) / parts
 		for i := range parts {
-			sum := sha256.Sum256(t.Data[i*size : (i+1)*size])
+			part := t.Data[i*size : (i+1)*size]
+			sum := sha256.Sum256(part)
 			b = append(b, sum[:]...)
+			f.Forget(part)
 		}
-		f.Forget(t.Data)
 		_, _ = h.Write(b)
 		b = b[:0]
 	}
