@@ -161,3 +161,34 @@ func TestNewLayerRefusesWhatDoesNotFit(t *testing.T) {
 		t.Errorf("rows of another format: %v", err)
 	}
 }
+
+func TestNewLayerIsDoneWithWhatItRepacks(t *testing.T) {
+	for _, v := range variant.Available() {
+		for _, f := range []quant.Format{quant.Q4K, quant.F16} {
+			b := New(v, 2)
+			defer b.Close()
+			l, err := checkLayer(f, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := From(l)
+			var mu sync.Mutex
+			done := 0
+			s.Done = func(*ref.Matrix) {
+				mu.Lock()
+				defer mu.Unlock()
+				done++
+			}
+			if _, err := b.NewLayer(NewArena(), s); err != nil {
+				t.Fatal(err)
+			}
+			want := 0
+			if v != variant.Portable && f == quant.Q4K {
+				want = 3 * len(l.Experts)
+			}
+			if done != want {
+				t.Errorf("%s, %s: done with %d matrices, want %d", v, f, done, want)
+			}
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"kvasir/internal/moe"
 	"kvasir/kernels/quant"
@@ -157,6 +158,45 @@ func BenchmarkMul(b *testing.B) {
 						k.Mul(w, pr)
 					}
 					b.ReportMetric(float64(rows)*in*out*float64(b.N)/b.Elapsed().Seconds()/1e9, "GMAC/s")
+				})
+			}
+		}
+	}
+}
+
+// BenchmarkShare measures a tile against the multiplications alone: the share is that of their shortest
+// times, taken in turns, with a panel and its rows in the cache. Use -benchtime 1500x.
+func BenchmarkShare(b *testing.B) {
+	const in = 3072
+	for _, k := range kernels(b) {
+		for _, f := range formats {
+			for _, rows := range []int{1, 2, 6, 16, 64} {
+				b.Run(fmt.Sprintf("%s/%s/rows=%d", k.Variant(), f, rows), func(b *testing.B) {
+					rng := rand.New(rand.NewPCG(1, 1))
+					m := randomMatrix(b, rng, f, in, PanelRows)
+					size, _ := PackedBytes(f, in, PanelRows)
+					p, _ := Pack(moe.AlignedBytes(size), &m)
+					x := randomRows(rng, f, rows, in)
+					var recs Records
+					recs.Reset(x[0].Format, in, rows)
+					var list Rows
+					for i := range x {
+						recs.Set(i, x[i])
+						list.Add(&recs, i)
+					}
+					product := &Product{M: &p, Hi: 1, X: list, Dst: make([]float32, rows*PanelRows), Stride: PanelRows}
+					w := NewWork()
+					peak, tile, products := time.Hour, time.Hour, 0
+					for b.Loop() {
+						start := time.Now()
+						products = k.Peak(500_000)
+						peak = min(peak, time.Since(start))
+						start = time.Now()
+						k.Mul(w, product)
+						tile = min(tile, time.Since(start))
+					}
+					share := float64(rows*in*PanelRows) / float64(tile) / (float64(products) / float64(peak))
+					b.ReportMetric(share, "of-peak")
 				})
 			}
 		}
