@@ -47,7 +47,8 @@ var Kvasir = Plan{
 		{7, []string{"engine"}},
 		{6, []string{
 			"engine/gguf", "engine/tokenizer", "engine/chat", "engine/tiny", "engine/model",
-			"engine/schedule", "engine/experts", "engine/worker", "engine/serve", "engine/ledger",
+			"engine/schedule", "engine/sample", "engine/grammar", "engine/synth", "engine/experts", "engine/worker",
+			"engine/serve", "engine/ledger",
 		}},
 		{5, []string{"batcher"}},
 		{4, []string{"wire/link", "wire/relay"}},
@@ -59,6 +60,8 @@ var Kvasir = Plan{
 	Edges: []string{
 		"engine/model -> engine/gguf",
 		"engine/experts -> engine/gguf",
+		"engine/schedule -> engine/model",
+		"engine/synth -> engine/gguf",
 		"engine/worker -> engine/gguf",
 		"engine/worker -> engine/experts",
 		"bench -> bench/wan", // a scenario puts its workers far away
