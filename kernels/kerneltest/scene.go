@@ -147,6 +147,10 @@ var triples = []triple{
 	{quant.BF16, quant.BF16, quant.BF16},
 	{quant.F32, quant.F32, quant.F32},
 	{quant.Q5_0, quant.Q5_0, quant.Q5_0},
+	{quant.Q4_0, quant.Q4_0, quant.Q4_0},
+	{quant.Q4_1, quant.Q4_1, quant.Q5_1},
+	{quant.Q2K, quant.Q2K, quant.Q3K}, // K-quants whose rows are floats all the same
+	{quant.IQ4XS, quant.IQ4XS, quant.IQ4NL},
 
 	{quant.Q4K, quant.Q4K, quant.Q6K}, // Q4_K_M
 	{quant.Q4K, quant.Q4K, quant.Q5_0},
@@ -162,6 +166,7 @@ var triples = []triple{
 	{quant.Q5_0, quant.F32, quant.Q6K},
 	{quant.BF16, quant.BF16, quant.Q8_0},
 	{quant.F32, quant.MXFP4, quant.Q5K},
+	{quant.Q4K, quant.Q3K, quant.Q2K},
 }
 
 // triplesOf returns those that b computes. Without floats only those whose rows and h are integers.

@@ -97,6 +97,8 @@ func topByte(f quant.Format, i int) byte {
 	switch {
 	case f == quant.Q6K && i >= 192, f == quant.Q8_0: // int8
 		return 127
+	case f == quant.Q2K && i < 16: // scale 15, minimum 0
+		return 0x0f
 	case f == quant.MXFP4:
 		return 0x77
 	case f == quant.F32 && i == 3, (f == quant.F16 || f == quant.BF16) && i == 1: // no sign
@@ -110,7 +112,9 @@ func lowByte(f quant.Format, i int) byte {
 	switch {
 	case f == quant.Q6K && i >= 192, f == quant.Q8_0:
 		return 0x80
-	case f == quant.Q6K, f == quant.Q5_0:
+	case f == quant.Q6K, f == quant.Q4_0, f == quant.Q5_0, f == quant.Q4_1, f == quant.Q5_1:
+		return 0
+	case f == quant.IQ4NL, f == quant.IQ4XS && i >= 8, f == quant.Q3K && i < 96, f == quant.Q2K && i >= 16:
 		return 0
 	case (f == quant.Q4K || f == quant.Q5K) && i >= 16:
 		return 0
@@ -133,7 +137,12 @@ func (w weights) fillScale(b []byte, f quant.Format, s *source) {
 		b[0] = w.exponentByte(s)
 	case quant.Q6K:
 		le.PutUint16(b[208:], w.half(s))
-	case quant.Q4K, quant.Q5K:
+	case quant.Q3K:
+		le.PutUint16(b[108:], w.half(s))
+	case quant.Q2K:
+		le.PutUint16(b[80:], w.half(s))
+		le.PutUint16(b[82:], w.half(s))
+	case quant.Q4K, quant.Q5K, quant.Q4_1, quant.Q5_1:
 		le.PutUint16(b, w.half(s))
 		le.PutUint16(b[2:], w.half(s))
 	default:

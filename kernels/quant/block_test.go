@@ -22,6 +22,26 @@ func slowValue(f Format, b []byte, i int) (scale, q, minimum *big.Float) {
 		return half(0), num(float64(int8(b[2+i]))), zero
 	case Q5_0:
 		return half(0), num(float64(nibble(6+i%16, i/16) + 16*bit(2+i/8, i%8) - 16)), zero
+	case Q4_0:
+		return half(0), num(float64(nibble(2+i%16, i/16) - 8)), zero
+	case Q4_1:
+		return half(0), num(float64(nibble(4+i%16, i/16))), minus(zero, half(2))
+	case Q5_1:
+		return half(0), num(float64(nibble(8+i%16, i/16) + 16*bit(4+i/8, i%8))), minus(zero, half(2))
+	case IQ4NL:
+		return half(0), num(slowTable[nibble(2+i%16, i/16)]), zero
+	case IQ4XS:
+		sc := nibble(4+i/64, i/32%2) + 16*bit(2+i/128, i/32%4*2) + 32*bit(2+i/128, i/32%4*2+1)
+		return mul(half(0), num(float64(sc-32))), num(slowTable[nibble(8+i/32*16+i%16, i%32/16)]), zero
+	case Q2K:
+		at, n := 16+i/128*32+i%32, i%128/32*2
+		return mul(half(80), num(float64(nibble(i/16, 0)))), num(float64(bit(at, n) + 2*bit(at, n+1))),
+			mul(half(82), num(float64(nibble(i/16, 1))))
+	case Q3K:
+		at, n, run := 32+i/128*32+i%32, i%128/32*2, i/16
+		sc := nibble(96+run%8, run/8) + 16*bit(104+run%4, run/4*2) + 32*bit(104+run%4, run/4*2+1)
+		q := bit(at, n) + 2*bit(at, n+1) + 4*bit(i%32, i/32)
+		return mul(half(108), num(float64(sc-32))), num(float64(q - 4)), zero
 	case MXFP4:
 		code := nibble(1+i%16, i/16)
 		value := []float64{0, 0.5, 1, 1.5, 2, 3, 4, 6}[code&7]
@@ -63,11 +83,28 @@ func slowValue(f Format, b []byte, i int) (scale, q, minimum *big.Float) {
 	return mul(half(0), num(float64(sc))), num(float64(v)), mul(half(2), num(float64(m)))
 }
 
+// slowTable has the values of IQ4_NL and IQ4_XS.
+var slowTable = [16]float64{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
+
 func num(v float64) *big.Float         { return big.NewFloat(v).SetPrec(200) }
 func mul(a, b *big.Float) *big.Float   { return new(big.Float).SetPrec(200).Mul(a, b) }
 func minus(a, b *big.Float) *big.Float { return new(big.Float).SetPrec(200).Sub(a, b) }
 
-func blockFormats() []Format { return []Format{Q5_0, Q8_0, Q4K, Q5K, Q6K, MXFP4} }
+func blockFormats() []Format {
+	var list []Format
+	for _, f := range Supported() {
+		if !f.IsFloat() {
+			list = append(list, f)
+		}
+	}
+	return list
+}
+
+// halvesOf is where the binary16 scales and minimums of a block stand.
+var halvesOf = map[Format][]int{
+	Q4_0: {0}, Q4_1: {0, 2}, Q5_0: {0}, Q5_1: {0, 2}, Q8_0: {0}, Q2K: {80, 82}, Q3K: {108},
+	Q4K: {0, 2}, Q5K: {0, 2}, Q6K: {208}, IQ4NL: {0}, IQ4XS: {0},
+}
 
 // randomBlock returns a block of random bits whose scales are finite and whose exponent is allowed.
 func randomBlock(rng *rand.Rand, f Format) []byte {
@@ -76,8 +113,7 @@ func randomBlock(rng *rand.Rand, f Format) []byte {
 	for i := range b {
 		b[i] = byte(rng.Uint32())
 	}
-	halves := map[Format][]int{Q5_0: {0}, Q8_0: {0}, Q4K: {0, 2}, Q5K: {0, 2}, Q6K: {208}}[f]
-	for _, at := range halves {
+	for _, at := range halvesOf[f] {
 		if b[at+1]&0x7c == 0x7c {
 			b[at+1] ^= 4
 		}
@@ -129,7 +165,7 @@ func TestIntegerViewIsTheBlock(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for _, f := range blockFormats() {
 		values, _ := f.Block()
-		if f == Q5_0 {
+		if !f.IsK() && !f.IsBlock32() {
 			continue // has no integer view: rows stay float
 		}
 		for range 24 {
@@ -229,7 +265,7 @@ func TestCheckRefuses(t *testing.T) {
 		{"exponent", MXFP4, mx, ErrBlock, "block 1 (byte 17) has exponent byte 191, want at most 190"},
 		{"half a block", Q4K, make([]byte, 143), ErrLength, "143 bytes of Q4_K, want a multiple of 144"},
 		{"half a float", F32, make([]byte, 6), ErrLength, "6 bytes of F32"},
-		{"unsupported", 2, nil, ErrUnsupported, "Q4_0, want one of F32, F16, "},
+		{"unsupported", 17, nil, ErrUnsupported, "IQ2_XS, want one of F32, F16, "},
 		{"unknown", 12345, nil, ErrUnsupported, "type 12345"},
 	} {
 		if err := Check(c.f, c.src); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.say) {
@@ -253,7 +289,9 @@ func TestRowBytes(t *testing.T) {
 		{F32, 7, 28, nil}, {F16, 7, 14, nil}, {BF16, 0, 0, nil}, {Q8_0, 64, 68, nil}, {MXFP4, 64, 34, nil},
 		{Q5_0, 128, 88, nil}, {Q4K, 3072, 1728, nil}, {Q5K, 256, 176, nil}, {Q6K, 512, 420, nil},
 		{Q4K, 128, 0, ErrLength}, {Q8_0, 33, 0, ErrLength}, {Q8_0, -32, 0, ErrLength},
-		{F32, math.MaxInt, 0, ErrLength}, {3, 32, 0, ErrUnsupported},
+		{F32, math.MaxInt, 0, ErrLength}, {16, 256, 0, ErrUnsupported},
+		{Q4_0, 96, 54, nil}, {Q4_1, 96, 60, nil}, {Q5_1, 96, 72, nil}, {IQ4NL, 96, 54, nil},
+		{Q2K, 768, 252, nil}, {Q3K, 768, 330, nil}, {IQ4XS, 768, 408, nil}, {Q2K, 32, 0, ErrLength}, {IQ4NL, 16, 0, ErrLength},
 	} {
 		if got, err := c.f.RowBytes(c.n); got != c.want || !errors.Is(err, c.err) {
 			t.Errorf("a row of %d values in %s: %d bytes, error %v, want %d, %v", c.n, c.f, got, err, c.want, c.err)
@@ -280,11 +318,13 @@ func TestFormatsAreNamed(t *testing.T) {
 
 func TestWrongLengthsPanic(t *testing.T) {
 	for name, f := range map[string]func(){
-		"dequantize":   func() { Dequantize(make([]float32, 256), Q4K, make([]byte, 143)) },
-		"decode K":     func() { DecodeK(new(BlockK), Q8_0, make([]byte, 210)) },
-		"decode 32":    func() { Decode32(new(Block32), Q4K, make([]byte, 144)) },
-		"synthetic":    func() { Synthetic(make([]byte, 145), Q4K, 1) },
-		"synthetic Q2": func() { Synthetic(nil, 10, 1) },
+		"dequantize":    func() { Dequantize(make([]float32, 256), Q4K, make([]byte, 143)) },
+		"decode K":      func() { DecodeK(new(BlockK), Q8_0, make([]byte, 210)) },
+		"decode 32":     func() { Decode32(new(Block32), Q4K, make([]byte, 144)) },
+		"synthetic":     func() { Synthetic(make([]byte, 145), Q4K, 1) },
+		"synthetic IQ2": func() { Synthetic(nil, 16, 1) },
+		"decode Q2_K":   func() { DecodeK(new(BlockK), Q2K, make([]byte, 84)) },
+		"decode Q4_0":   func() { Decode32(new(Block32), Q4_0, make([]byte, 18)) },
 	} {
 		func() {
 			defer func() {

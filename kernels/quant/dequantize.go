@@ -8,9 +8,10 @@ import (
 // Dequantize fills dst with the values of a row of format f. The caller promises that src has
 // exactly the bytes of len(dst) values.
 //
-// Each value is one rounding away from what the block stands for, and only in Q4_K and Q5_K: their
-// scale times value has at most 22 significant bits and their minimum 17, so both products are
-// exact and the subtraction rounds once. In all other formats the product itself is exact.
+// Each value is at most one rounding away from what the block stands for, and only in formats that
+// add or subtract a minimum: their scale times value has at most 22 significant bits and their
+// minimum 17, so both products are exact and the sum rounds once. In all other formats the product
+// itself is exact.
 func Dequantize(dst []float32, f Format, src []byte) {
 	if n, err := f.RowBytes(len(dst)); err != nil || n != len(src) {
 		panic(fmt.Sprintf("BUG: %d values of %s from %d bytes", len(dst), f, len(src)))
@@ -28,10 +29,6 @@ func Dequantize(dst []float32, f Format, src []byte) {
 		for i := range dst {
 			dst[i] = BF16ToF32(le.Uint16(src[2*i:]))
 		}
-	case f == Q5_0:
-		for ; len(dst) > 0; dst, src = dst[32:], src[22:] {
-			dequantizeQ5((*[32]float32)(dst), (*[22]byte)(src))
-		}
 	case f.IsK():
 		_, bytes := f.Block()
 		var b BlockK
@@ -39,7 +36,7 @@ func Dequantize(dst []float32, f Format, src []byte) {
 			DecodeK(&b, f, src)
 			dequantizeK((*[256]float32)(dst), &b, f)
 		}
-	default:
+	case f.IsBlock32():
 		_, bytes := f.Block()
 		var b Block32
 		for ; len(dst) > 0; dst, src = dst[32:], src[bytes:] {
@@ -48,6 +45,8 @@ func Dequantize(dst []float32, f Format, src []byte) {
 				dst[i] = float32(b.D * float32(q))
 			}
 		}
+	default:
+		dequantizeBlocks(dst, f, src)
 	}
 }
 
@@ -63,18 +62,5 @@ func dequantizeK(dst *[256]float32, b *BlockK, f Format) {
 			}
 			out[i] = v
 		}
-	}
-}
-
-// dequantizeQ5 decodes a block of Q5_0: byte i of the nibbles holds values i and i+16, low half
-// first, and bit i of the fifth bits belongs to value i.
-func dequantizeQ5(dst *[32]float32, src *[22]byte) {
-	d := F16ToF32(le.Uint16(src[0:]))
-	fifth := le.Uint32(src[2:])
-	for i, b := range src[6:] {
-		lo := int32(b&15) | int32(fifth>>i&1)<<4
-		hi := int32(b>>4) | int32(fifth>>(i+16)&1)<<4
-		dst[i] = float32(d * float32(lo-16))
-		dst[i+16] = float32(d * float32(hi-16))
 	}
 }

@@ -8,19 +8,35 @@
 //	F32          1      4  binary32
 //	F16          1      2  binary16
 //	BF16         1      2  upper half of a binary32
+//	Q4_0        32     18  f16 d, 16 bytes of nibbles                      value = d*(q - 8)
+//	Q4_1        32     20  f16 d, f16 m, 16 bytes of nibbles               value = d*q + m
 //	Q5_0        32     22  f16 d, 4 bytes of fifth bits, 16 bytes of
 //	                       nibbles                                         value = d*(q - 16)
+//	Q5_1        32     24  f16 d, f16 m, 4 bytes of fifth bits, 16 bytes
+//	                       of nibbles                                      value = d*q + m
 //	Q8_0        32     34  f16 d, 32 int8 q                                value = d*q
 //	MXFP4       32     17  byte e, 16 bytes of nibbles                     value = 2^(e-128)*q
+//	IQ4_NL      32     18  f16 d, 16 bytes of nibbles                      value = d*t[q]
+//	Q2_K       256     84  16 bytes of 4-bit scales (low) and minimums,
+//	                       64 bytes of bit pairs, f16 d, f16 dmin          value = d*sc*q - dmin*m
+//	Q3_K       256    110  32 bytes of third bits, 64 bytes of bit pairs,
+//	                       12 bytes of 6-bit scales, f16 d                 value = d*(sc - 32)*(q - 4)
 //	Q4_K       256    144  f16 d, f16 dmin, 12 bytes of 6-bit scales and
 //	                       minimums, 128 bytes of nibbles                  value = d*sc*q - dmin*m
 //	Q5_K       256    176  as Q4_K, with 32 bytes of fifth bits before
 //	                       the nibbles                                     value = d*sc*q - dmin*m
 //	Q6_K       256    210  128 bytes of low nibbles, 64 bytes of upper
 //	                       bit pairs, 16 int8 sc, f16 d                    value = d*sc*(q - 32)
+//	IQ4_XS     256    136  f16 d, 2 bytes of upper bit pairs and 4 bytes
+//	                       of low nibbles of 6-bit scales, 128 bytes of
+//	                       nibbles                                         value = d*(sc - 32)*t[q]
 //
-// A 6-bit scale and minimum belong to 32 values, an int8 scale of Q6_K to 16. Q5_0 stands in Q4_K_M
-// files where rows are no multiple of 256; Kvasir computes on it as floats.
+// A scale and minimum of Q4_K, Q5_K and IQ4_XS belong to 32 values, those of Q2_K, Q3_K and Q6_K to
+// 16. The table t has 16 values that are no multiples of each other.
+//
+// Kvasir computes on integers where the weights are Q8_0, MXFP4, Q4_K, Q5_K or Q6_K. It computes on
+// the others as floats: files have them in a few tensors (Q5_0 and IQ4_NL where rows are no multiple
+// of 256), or are old, or small at any price.
 package quant
 
 import (
@@ -37,11 +53,18 @@ type Format uint32
 const (
 	F32   Format = 0
 	F16   Format = 1
+	Q4_0  Format = 2
+	Q4_1  Format = 3
 	Q5_0  Format = 6
+	Q5_1  Format = 7
 	Q8_0  Format = 8
+	Q2K   Format = 10
+	Q3K   Format = 11
 	Q4K   Format = 12
 	Q5K   Format = 13
 	Q6K   Format = 14
+	IQ4NL Format = 20
+	IQ4XS Format = 23
 	BF16  Format = 30
 	MXFP4 Format = 39
 )
@@ -76,7 +99,9 @@ func (f Format) String() string {
 
 // Supported returns the formats that Kvasir computes on, in the order of their numbers.
 func Supported() []Format {
-	return []Format{F32, F16, Q5_0, Q8_0, Q4K, Q5K, Q6K, BF16, MXFP4}
+	return []Format{
+		F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K, IQ4NL, IQ4XS, BF16, MXFP4,
+	}
 }
 
 // Supported reports whether Kvasir computes on f.
@@ -93,12 +118,24 @@ func (f Format) Block() (values, bytes int) {
 		return 1, 4
 	case F16, BF16:
 		return 1, 2
+	case Q4_0, IQ4NL:
+		return 32, 18
+	case Q4_1:
+		return 32, 20
 	case Q5_0:
 		return 32, 22
+	case Q5_1:
+		return 32, 24
 	case Q8_0:
 		return 32, 34
 	case MXFP4:
 		return 32, 17
+	case Q2K:
+		return 256, 84
+	case Q3K:
+		return 256, 110
+	case IQ4XS:
+		return 256, 136
 	case Q4K:
 		return 256, 144
 	case Q5K:
@@ -109,10 +146,11 @@ func (f Format) Block() (values, bytes int) {
 	return 0, 0
 }
 
-// IsK reports whether f is a K-quant: blocks of 256 values with scales of their own inside.
+// IsK reports whether f is a K-quant that is computed on as integers, a BlockK: Q4_K, Q5_K or Q6_K.
 func (f Format) IsK() bool { return f == Q4K || f == Q5K || f == Q6K }
 
-// IsBlock32 reports whether f has blocks of 32 values with one scale.
+// IsBlock32 reports whether f is computed on as integers in blocks of 32 with one scale, a Block32:
+// Q8_0 or MXFP4.
 func (f Format) IsBlock32() bool { return f == Q8_0 || f == MXFP4 }
 
 // IsFloat reports whether f holds floats and no blocks.

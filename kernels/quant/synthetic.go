@@ -76,6 +76,26 @@ func narrowBlock(b []byte, f Format) {
 		narrow(0, 0x1ff, 0x1b00) // d about 3.9e-3; q has a deviation of 9.2
 	case MXFP4:
 		b[0] = 120 + b[0]&1
+	case Q4_0:
+		narrow(0, 0x1ff, 0x1d00) // d about 5.9e-3; q has a deviation of 4.6
+	case Q4_1:
+		narrow(0, 0x1ff, 0x1d00)
+		narrow(2, 0xff, 0xa920) // m about -7.5 d: it takes off the mean of q
+	case Q5_1:
+		narrow(0, 0x1ff, 0x1b00)
+		narrow(2, 0xff, 0xab45) // m about -15.5 d
+	case IQ4NL:
+		narrow(0, 0x1ff, 0x0e80) // the table has a deviation of 68
+	case IQ4XS:
+		narrow(0, 0x7f, 0x0180) // d about 2.7e-5; table and scales together 1,260
+	case Q2K:
+		narrow(80, 0x1ff, 0x1800) // d about 2.4e-3
+		narrow(82, 0xff, 0x1b00)  // dmin about 1.5 d
+		for i := range 16 {
+			b[i] |= 0x88 // scales and minimums of 8 to 15
+		}
+	case Q3K:
+		narrow(108, 0x1ff, 0x1100) // d about 6.7e-4; q and scales together have a deviation of 43
 	case Q4K:
 		narrow(0, 0x1ff, 0x0800) // d about 1.5e-4
 		narrow(2, 0xff, 0x1480)  // dmin about 7.5 d: the minimum takes off the mean of q

@@ -37,6 +37,8 @@ func TestSyntheticLooksLikeWeights(t *testing.T) {
 func TestSyntheticIsItsSeed(t *testing.T) {
 	want := map[Format]uint32{
 		F32: 0x98327ecf, F16: 0x8a2215ef, BF16: 0xd7b31eac, Q5_0: 0xc81506ab, Q8_0: 0x87439204,
+		Q4_0: 0x0275c0f3, Q4_1: 0x84894b10, Q5_1: 0xc381ebfb, Q2K: 0xe6b4149c, Q3K: 0x904e71a7,
+		IQ4NL: 0x1fc0e07f, IQ4XS: 0x35d595fb,
 		Q4K: 0xbb4a9d14, Q5K: 0x511e1951, Q6K: 0x9cc2ec65, MXFP4: 0x28ef056b,
 	}
 	for _, f := range Supported() {

@@ -21,21 +21,21 @@ func plantScale(m *Matrix, o, k int, v float32) {
 	switch m.Format {
 	case quant.F32:
 		binary.LittleEndian.PutUint32(b, math.Float32bits(v))
+	case quant.F16:
+		binary.LittleEndian.PutUint16(b, half)
 	case quant.BF16:
 		binary.LittleEndian.PutUint16(b, quant.F32ToBF16(v))
 	case quant.MXFP4:
 		b[0] = 255 // has no infinity: NaN
-	case quant.Q6K:
-		binary.LittleEndian.PutUint16(b[208:], half)
 	default:
-		binary.LittleEndian.PutUint16(b, half)
+		binary.LittleEndian.PutUint16(b[halvesOf[m.Format][0]:], half)
 	}
 }
 
-// plantMinimum is plantScale for the minimums of Q4_K and Q5_K.
+// plantMinimum is plantScale for the minimums of formats that have them.
 func plantMinimum(m *Matrix, o, k int, v float32) {
 	_, bytes := m.Format.Block()
-	binary.LittleEndian.PutUint16(m.row(o)[k*bytes+2:], quant.F32ToF16(v))
+	binary.LittleEndian.PutUint16(m.row(o)[k*bytes+halvesOf[m.Format][1]:], quant.F32ToF16(v))
 }
 
 // forms is the executor under test in its two forms; both must agree.
@@ -96,7 +96,7 @@ func TestFaultsInWeightsAreFaults(t *testing.T) {
 						t.Errorf("%s, %s, %s: %g in %s gives %s", c.gate, c.up, c.down, v, name, st)
 					}
 					copy(m.Data, keep)
-					if m.Format == quant.Q4K || m.Format == quant.Q5K {
+					if len(halvesOf[m.Format]) > 1 {
 						plantMinimum(m, 3, last, v)
 						if st := forms(t, fresh, x); st != moe.NonFinite {
 							t.Errorf("%s, %s, %s: %g as minimum in %s gives %s", c.gate, c.up, c.down, v, name, st)

@@ -173,14 +173,20 @@ func extremeFloats(f quant.Format) []byte {
 	return []byte{0x7f, 0x7f, 0x80, 0x00, 0x01, 0x00, 0x00, 0x80}
 }
 
+// halvesOf is where the binary16 scales and minimums of a block stand.
+var halvesOf = map[quant.Format][]int{
+	quant.Q4_0: {0}, quant.Q4_1: {0, 2}, quant.Q5_0: {0}, quant.Q5_1: {0, 2}, quant.Q8_0: {0},
+	quant.Q2K: {80, 82}, quant.Q3K: {108}, quant.Q4K: {0, 2}, quant.Q5K: {0, 2}, quant.Q6K: {208},
+	quant.IQ4NL: {0}, quant.IQ4XS: {0},
+}
+
 // scaled16 is a block of random values whose binary16 scales are all h; MXFP4 has its smallest
 // scale for a small h and its largest for a large one.
 func scaled16(f quant.Format, h uint16, seed uint64) []byte {
 	_, bytes := f.Block()
 	b := make([]byte, bytes)
 	quant.Synthetic(b, f, seed)
-	at := map[quant.Format][]int{quant.Q5_0: {0}, quant.Q8_0: {0}, quant.Q4K: {0, 2}, quant.Q5K: {0, 2}, quant.Q6K: {208}}[f]
-	for _, i := range at {
+	for _, i := range halvesOf[f] {
 		binary.LittleEndian.PutUint16(b[i:], h)
 	}
 	if f == quant.MXFP4 {

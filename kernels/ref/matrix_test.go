@@ -127,23 +127,17 @@ func filled(f quant.Format, q, scale byte) []byte {
 	for i := range b {
 		b[i] = q
 	}
-	one := [2]byte{0, 0x3c} // binary16 1
-	switch f {
-	case quant.Q8_0, quant.Q5_0:
-		copy(b, one[:])
-	case quant.MXFP4:
+	scales := map[quant.Format][2]int{ // from, to
+		quant.Q2K: {0, 16}, quant.Q3K: {96, 108}, quant.Q4K: {4, 16}, quant.Q5K: {4, 16}, quant.Q6K: {192, 208}, quant.IQ4XS: {2, 8},
+	}[f]
+	for i := scales[0]; i < scales[1]; i++ {
+		b[i] = scale
+	}
+	for _, at := range halvesOf[f] {
+		copy(b[at:], []byte{0, 0x3c}) // binary16 1
+	}
+	if f == quant.MXFP4 {
 		b[0] = 128 // half scale 1
-	case quant.Q6K:
-		copy(b[208:], one[:])
-		for i := range 16 {
-			b[192+i] = scale
-		}
-	default:
-		copy(b, one[:])
-		copy(b[2:], one[:])
-		for i := range 12 {
-			b[4+i] = scale
-		}
 	}
 	return b
 }
@@ -214,7 +208,7 @@ func TestNewMatrixRefuses(t *testing.T) {
 		{"no rows", quant.Q4K, 256, 0, 0, ErrShape, "0 rows of 256"},
 		{"negative", quant.F32, -4, 2, 0, ErrShape, "2 rows of -4"},
 		{"blocks", quant.Q4K, 128, 1, 72, quant.ErrLength, "128 values in Q4_K, want a multiple of 256"},
-		{"format", 3, 256, 1, 0, quant.ErrUnsupported, "Q4_1"},
+		{"format", 17, 256, 1, 0, quant.ErrUnsupported, "IQ2_XS"},
 		{"overflow", quant.F32, 1 << 40, math.MaxInt / 8, 0, ErrShape, "0 bytes for"},
 	} {
 		if _, err := NewMatrix(c.f, c.in, c.out, make([]byte, c.bytes)); !errors.Is(err, c.want) || !strings.Contains(fmt.Sprint(err), c.say) {

@@ -202,6 +202,7 @@ func TestRowFormatFollowsTheWeights(t *testing.T) {
 		{quant.Q8_0, quant.Q8_0, moe.RowQ8}, {quant.MXFP4, quant.Q8_0, moe.RowQ8}, {quant.MXFP4, quant.MXFP4, moe.RowQ8},
 		{quant.Q4K, quant.Q8_0, moe.RowF32}, {quant.F16, quant.Q4K, moe.RowF32}, {quant.BF16, quant.BF16, moe.RowF32},
 		{quant.F32, quant.F32, moe.RowF32}, {quant.Q5_0, quant.Q8_0, moe.RowF32},
+		{quant.Q2K, quant.Q2K, moe.RowF32}, {quant.Q3K, quant.Q4K, moe.RowF32}, {quant.IQ4XS, quant.IQ4XS, moe.RowF32},
 	} {
 		if got := RowFormat(c.gate, c.up); got != c.want {
 			t.Errorf("gate %s, up %s: %s rows, want %s", c.gate, c.up, got, c.want)
@@ -210,6 +211,8 @@ func TestRowFormatFollowsTheWeights(t *testing.T) {
 	for f, want := range map[quant.Format]moe.RowFormat{
 		quant.Q4K: moe.RowQ8K, quant.Q5K: moe.RowQ8K, quant.Q6K: moe.RowQ8K, quant.Q8_0: moe.RowQ8, quant.MXFP4: moe.RowQ8,
 		quant.F32: moe.RowF32, quant.F16: moe.RowF32, quant.BF16: moe.RowF32, quant.Q5_0: moe.RowF32,
+		quant.Q4_0: moe.RowF32, quant.Q4_1: moe.RowF32, quant.Q5_1: moe.RowF32, quant.Q2K: moe.RowF32, quant.Q3K: moe.RowF32,
+		quant.IQ4NL: moe.RowF32, quant.IQ4XS: moe.RowF32,
 	} {
 		if got := HiddenFormat(f); got != want {
 			t.Errorf("down %s: h in %s, want %s", f, got, want)

@@ -50,13 +50,17 @@ func extremeBlock(b []byte, f quant.Format, k int) {
 	halves := []uint16{0, 0x8000, 1, 0x8001, 0x3ff, 0x400, 0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x7e00, 0x7c01, 0x3c00, 0xbc00}
 	h := halves[k%len(halves)]
 	switch f {
-	case quant.F16, quant.Q8_0, quant.Q5_0:
+	case quant.F16, quant.Q8_0, quant.Q5_0, quant.Q4_0, quant.IQ4NL, quant.IQ4XS:
 		binary.LittleEndian.PutUint16(b, h)
-	case quant.Q4K, quant.Q5K:
+	case quant.Q4K, quant.Q5K, quant.Q4_1, quant.Q5_1:
 		binary.LittleEndian.PutUint16(b, h)
 		binary.LittleEndian.PutUint16(b[2:], halves[k/len(halves)%len(halves)])
 	case quant.Q6K:
 		binary.LittleEndian.PutUint16(b[208:], h)
+	case quant.Q3K:
+		binary.LittleEndian.PutUint16(b[108:], h)
+	case quant.Q2K:
+		binary.LittleEndian.PutUint16(b[80:], h)
 	case quant.MXFP4:
 		b[0] = byte(k)
 	}
