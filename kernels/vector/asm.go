@@ -178,3 +178,23 @@ func vecMXFP4(dst *float32, src *byte, blocks int)
 //
 //go:noescape
 func vecBlockK(dst *float32, b *quant.BlockK, minimums bool)
+
+// vecToF16: dst = the binary16 of src, clamped
+//
+//go:noescape
+func vecToF16(dst *byte, src *float32, n int)
+
+// vecToQ8 makes blocks of Q8_0.
+//
+//go:noescape
+func vecToQ8(dst *byte, src *float32, blocks int)
+
+// vecToBF16: dst = the bfloat16 of src
+//
+//go:noescape
+func vecToBF16(dst *byte, src *float32, n int)
+
+// vecRoundBF16: x = what its bfloat16 stands for
+//
+//go:noescape
+func vecRoundBF16(x *float32, n int)

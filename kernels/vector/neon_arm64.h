@@ -10,6 +10,9 @@
 #define FMUL(m, n, d) THREE(0x6E20DC00, m, n, d)
 #define FDIV(m, n, d) THREE(0x6E20FC00, m, n, d)
 #define FMAX(m, n, d) THREE(0x4E20F400, m, n, d)
+#define FMIN(m, n, d) THREE(0x4EA0F400, m, n, d)
+#define FMINNM(m, n, d) THREE(0x4EA0C400, m, n, d)
+#define FCMEQ(m, n, d) THREE(0x4E20E400, m, n, d)
 #define FCMGT(m, n, d) THREE(0x6EA0E400, m, n, d)
 #define ADD4(m, n, d) THREE(0x4EA08400, m, n, d)
 #define SUB4(m, n, d) THREE(0x6EA08400, m, n, d)
@@ -43,6 +46,8 @@
 #define FCVTN_HIGH(n, d) TWO(0x4E616800, n, d)
 #define HALF_LOW(n, d) TWO(0x0E217800, n, d)     // binary16 to binary32
 #define HALF_HIGH(n, d) TWO(0x4E217800, n, d)
+#define TOHALF_LOW(n, d) TWO(0x0E216800, n, d)   // binary32 to binary16
+#define TOHALF_HIGH(n, d) TWO(0x4E216800, n, d)
 #define SHLL_LOW(n, d) TWO(0x2E613800, n, d)     // 16 bits to the upper half of 32
 #define SHLL_HIGH(n, d) TWO(0x6E613800, n, d)
 #define SQXTN4_LOW(n, d) TWO(0x0E614800, n, d)   // int32 to int16

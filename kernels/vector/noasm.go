@@ -47,3 +47,7 @@ func vecQ8(*float32, *byte, int)                                                
 func vecQ5(*float32, *byte, int)                                                    { panic(none) }
 func vecMXFP4(*float32, *byte, int)                                                 { panic(none) }
 func vecBlockK(*float32, *quant.BlockK, bool)                                       { panic(none) }
+func vecToF16(*byte, *float32, int)                                                 { panic(none) }
+func vecToQ8(*byte, *float32, int)                                                  { panic(none) }
+func vecToBF16(*byte, *float32, int)                                                { panic(none) }
+func vecRoundBF16(*float32, int)                                                    { panic(none) }

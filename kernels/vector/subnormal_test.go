@@ -1,6 +1,9 @@
 package vector_test
 
 import (
+	"bytes"
+	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -35,6 +38,35 @@ func TestSubnormalGateWeightsAreZeroWhateverTheMode(t *testing.T) {
 		}
 		if kerneltest.WithFlushToZero(func() { f(flushed, 0x1p-126) }) && !slices.Equal(plain, flushed) {
 			t.Errorf("%s: flush-to-zero changes sums of the smallest normal weight", name)
+		}
+	}
+}
+
+// TestNarrowFloatsIgnoreFlushToZero has values whose binary16 and bfloat16 are subnormal, or that are so
+// themselves, and blocks of them.
+func TestNarrowFloatsIgnoreFlushToZero(t *testing.T) {
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 0))
+	x := make([]float32, 4096)
+	for i := range x {
+		x[i] = float32(r.NormFloat64() * math.Ldexp(1, -i/128*5))
+	}
+	for _, v := range variant.Available() {
+		o := vector.For(v)
+		all := func() []byte {
+			rounded := slices.Clone(x)
+			o.RoundBF16(rounded)
+			f16, bf16, again, q8 := make([]byte, 8192), make([]byte, 8192), make([]byte, 8192), make([]byte, 4352)
+			o.ToF16(f16, x)
+			o.ToBF16(bf16, x)
+			o.ToBF16(again, rounded)
+			o.ToQ8(q8, x)
+			return slices.Concat(f16, bf16, again, q8)
+		}
+		plain := all()
+		var flushed []byte
+		if kerneltest.WithFlushToZero(func() { flushed = all() }) && !bytes.Equal(plain, flushed) {
+			t.Errorf("seed %#x, %v: flush-to-zero changes what is written", seed, v)
 		}
 	}
 }
