@@ -43,6 +43,11 @@ func vecExp(x *float32, n int, top float32)
 //go:noescape
 func vecMax(x *float32, n int) float32
 
+// vecTop returns the largest order of x, as order has it, and the largest magnitude.
+//
+//go:noescape
+func vecTop(x *float32, n int) (top int32, largest uint32)
+
 // vecAddPick: sum += rne((w*y)*scale), of magnitudes below 2^51
 //
 //go:noescape

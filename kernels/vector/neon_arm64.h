@@ -16,12 +16,15 @@
 #define FCMGT(m, n, d) THREE(0x6EA0E400, m, n, d)
 #define ADD4(m, n, d) THREE(0x4EA08400, m, n, d)
 #define SUB4(m, n, d) THREE(0x6EA08400, m, n, d)
+#define SMAX(m, n, d) THREE(0x4EA06400, m, n, d)
 #define UMAX(m, n, d) THREE(0x6EA06400, m, n, d)
 #define BIC(m, n, d) THREE(0x4E601C00, m, n, d) // d = n &^ m
 #define SHL23(n, d) TWO(0x4F375400, n, d)
 #define FABS(n, d) TWO(0x4EA0F800, n, d)
 #define FNEG(n, d) TWO(0x6EA0F800, n, d)
 #define FMAXV(n, d) TWO(0x6E30F800, n, d)
+#define SMAXV(n, d) TWO(0x4EB0A800, n, d)
+#define SIGN(n, d) TWO(0x4F210400, n, d) // SSHR #31
 #define UMAXV(n, d) TWO(0x6EB0A800, n, d)
 #define FCVTNS(n, d) TWO(0x4E21A800, n, d)
 #define SCVTF(n, d) TWO(0x4E21D800, n, d)

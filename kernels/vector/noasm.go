@@ -20,6 +20,7 @@ func vecSilu(*float32, int)                                                     
 func vecSigmoid(*float32, int)                                                      { panic(none) }
 func vecExp(*float32, int, float32)                                                 { panic(none) }
 func vecMax(*float32, int) float32                                                  { panic(none) }
+func vecTop(*float32, int) (int32, uint32)                                          { panic(none) }
 func vecAddPick(*int64, *float32, int, float32, float32)                            { panic(none) }
 func vecAddSums(*int64, *int64, int)                                                { panic(none) }
 func vecFloats(*float32, *int64, int, float32)                                      { panic(none) }

@@ -70,3 +70,17 @@ func TestNarrowFloatsIgnoreFlushToZero(t *testing.T) {
 		}
 	}
 }
+
+func TestArgmaxIgnoresFlushToZero(t *testing.T) {
+	for _, v := range variant.Available() {
+		o := vector.For(v)
+		for at := range 45 {
+			x := make([]float32, 45)
+			x[at] = 0x1p-149
+			got := at
+			if kerneltest.WithFlushToZero(func() { got = o.Argmax(x) }) && got != at {
+				t.Errorf("%v: the smallest number above 0 is at %d, and found at %d", v, at, got)
+			}
+		}
+	}
+}
