@@ -28,7 +28,11 @@ type candidate uint64
 func (m *merger) appendWords(ids []int32, text string) []int32 {
 	for text != "" {
 		n := m.t.next(text)
-		ids = m.appendWord(ids, text[:n])
+		if id, ok := m.t.whole[text[:n]]; ok {
+			ids = append(ids, id)
+		} else {
+			ids = m.appendWord(ids, text[:n])
+		}
 		text = text[n:]
 	}
 	return ids

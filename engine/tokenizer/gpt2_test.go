@@ -85,16 +85,18 @@ func TestGPT2EqualsReference(t *testing.T) {
 	}
 }
 
-// TestReferenceTextsComeBack takes the texts that llama.cpp tests Qwen with. Their vocabularies are
-// not here, so it holds the words against the expressions, and the round trip.
+// TestReferenceTextsComeBack takes the texts that llama.cpp tests Qwen and Llama with. Their vocabularies
+// are not here, so it holds the words against the expressions, and the round trip.
 func TestReferenceTextsComeBack(t *testing.T) {
-	for pre, name := range map[string]string{"qwen2": "ggml-vocab-qwen2.gguf", "qwen35": "ggml-vocab-qwen35.gguf"} {
+	for pre, name := range map[string]string{
+		"qwen2": "ggml-vocab-qwen2.gguf", "qwen35": "ggml-vocab-qwen35.gguf", "llama-bpe": "ggml-vocab-llama-bpe.gguf",
+	} {
 		t.Run(pre, func(t *testing.T) {
 			texts, _ := samples(t, strings.TrimSuffix(reference(t, name+".inp"), ".inp"))
 			tok := tokenizer(t, "tiny", pre)
-			twin := compile(expressions[pre])
+			twin := stages(expressions[pre])
 			for _, text := range texts {
-				if got, want := split(rules[pre], text), words(twin, text); !slices.Equal(got, want) {
+				if got, want := split(rules[pre].word, text), twin(text); !slices.Equal(got, want) {
 					t.Errorf("%q:\n got %q\nwant %q", text, got, want)
 				}
 				if got := tok.Decode(encode(t, tok, text, true)); got != text {

@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"unicode"
@@ -14,29 +15,46 @@ import (
 // linear.
 type wordRule func(text string) int
 
+// rule is a pre-tokenizer.
+type rule struct {
+	word  wordRule
+	whole bool // a word that is a token is taken as it is, whatever the merges make of it
+}
+
 // rules are the pre-tokenizers by their name in model files. Each is given as a regular expression
 // with lookahead, which package regexp lacks; the functions below say the same by hand, and the
 // tests hold them against an interpreter of the expressions.
-var rules = map[string]wordRule{
+var rules = map[string]rule{
+	// Several expressions, one after another: see defaultWord.
+	"default": {word: defaultWord},
 	// 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-	"gpt-2": gpt2Word,
+	"gpt-2": {word: gpt2Word},
 	// (?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}
 	// | ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
-	"qwen2": cl100k{digits: 1}.word,
+	"qwen2": {word: cl100k{digits: 1}.word},
 	// As qwen2, but combining marks go with letters: …[\p{L}\p{M}]+… and …[^\s\p{L}\p{M}\p{N}]+…
-	"qwen35": cl100k{digits: 1, marks: true}.word,
+	"qwen35": {word: cl100k{digits: 1, marks: true}.word},
+	// As qwen2, with \p{N}{1,3}
+	"llama-bpe": {word: cl100k{digits: 3}.word, whole: true},
+	// See o200kWord.
+	"gpt-4o": {word: o200kWord},
 }
 
-func findRule(name string) (wordRule, error) {
+// otherNames are names that model files have for the same rules.
+var otherNames = map[string]string{
+	"llama3": "llama-bpe", "llama-v3": "llama-bpe", "llama4": "gpt-4o", "deepseek-r1-qwen": "qwen2",
+}
+
+func findRule(name string) (rule, error) {
+	if same, ok := otherNames[name]; ok {
+		name = same
+	}
 	if r, ok := rules[name]; ok {
 		return r, nil
 	}
-	var known []string
-	for n := range rules {
-		known = append(known, n)
-	}
+	known := slices.Concat(slices.Collect(maps.Keys(rules)), slices.Collect(maps.Keys(otherNames)))
 	slices.Sort(known)
-	return nil, fmt.Errorf("%w: pre-tokenizer %s is not supported (supported: %s)", ErrVocab, quote(name),
+	return rule{}, fmt.Errorf("%w: pre-tokenizer %s is not supported (supported: %s)", ErrVocab, quote(name),
 		strings.Join(known, ", "))
 }
 
@@ -121,14 +139,7 @@ func (k cl100k) word(text string) int {
 	case c != digit && !newline && n < len(text) && slices.Contains(letters, next):
 		return n + run(text[n:], letters...)
 	case c == digit:
-		for more := 1; more < k.digits; more++ {
-			c, m := first(text[n:])
-			if c != digit {
-				break
-			}
-			n += m
-		}
-		return n
+		return digits(text, k.digits)
 	case slices.Contains(symbols, c):
 		n = run(text, symbols...)
 		return n + newlines(text[n:])
@@ -136,11 +147,29 @@ func (k cl100k) word(text string) int {
 		n += run(text[n:], symbols...)
 		return n + newlines(text[n:])
 	}
-	spaces := run(text, space)
-	if last := strings.LastIndexAny(text[:spaces], "\r\n"); last >= 0 {
+	return spaces(text)
+}
+
+// digits is \p{N}{1,most} for text that begins with a digit.
+func digits(text string, most int) int {
+	n := 0
+	for range most {
+		c, size := first(text[n:])
+		if c != digit {
+			break
+		}
+		n += size
+	}
+	return n
+}
+
+// spaces is \s*[\r\n]+|\s+(?!\S)|\s+ for text that begins with a space.
+func spaces(text string) int {
+	n := run(text, space)
+	if last := strings.LastIndexAny(text[:n], "\r\n"); last >= 0 {
 		return last + 1
 	}
-	return leaveOne(text, spaces)
+	return leaveOne(text, n)
 }
 
 func gpt2Word(text string) int {

@@ -13,7 +13,8 @@
 //     exactly that text.
 //  2. Encode takes O(n log n) steps for n bytes, whatever the text: words of any length are merged
 //     with a heap.
-//  3. Ids equal those of llama.cpp. Where it departs from the regular expression that a model was
+//  3. A control token comes out of Encode only where the caller trusts the text.
+//  4. Ids equal those of llama.cpp. Where it departs from the regular expression that a model was
 //     trained with, Kvasir goes with it: U+017F after an apostrophe is no contraction.
 //
 // Which code points are letters, marks, digits and spaces is taken from package unicode, so a code
@@ -62,8 +63,9 @@ type Vocab struct {
 // Tokenizer is a checked vocabulary, ready for use by many goroutines at once: it never changes.
 type Tokenizer struct {
 	next   wordRule
-	tokens []string // as in the vocabulary
-	bytes  []string // what a token stands for
+	whole  map[string]int32 // by the bytes that a token stands for; nil where the rule leaves all to the merges
+	tokens []string         // as in the vocabulary
+	bytes  []string         // what a token stands for
 	types  []int32
 	byteID [256]int32
 	merges map[pair]merge

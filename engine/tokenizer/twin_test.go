@@ -10,18 +10,25 @@ import (
 // The dumb twins: an interpreter of the regular expressions that the word rules are written from,
 // and a merge loop that looks through the whole word for every merge.
 
-// expressions are as tokenizer.json files and llama.cpp write them.
-var expressions = map[string]string{
-	"gpt-2": `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`,
-	"qwen2": `(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}` +
-		`| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`,
-	"qwen35": `(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}` +
-		`| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`,
+// expressions are as tokenizer.json files and llama.cpp write them; each one splits what those
+// before it left.
+var expressions = map[string][]string{
+	"default": {`[\p{P}$\+<=>^~\|]+`, `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)`,
+		`\p{N}+`, `[0-9][0-9][0-9]`},
+	"gpt-2": {`'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`},
+	"qwen2": {ending + `|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*` + spacing},
+	"qwen35": {ending + `|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*` +
+		spacing},
+	"llama-bpe": {ending + `|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*` + spacing},
+	"gpt-4o": {`[^\r\n\p{L}\p{N}]?(?:(?=[\p{L}])(?:[^a-z]))*(?:(?=[\p{L}])(?:[^A-Z]))+` + ending + `?` +
+		`|[^\r\n\p{L}\p{N}]?(?:(?=[\p{L}])(?:[^a-z]))+(?:(?=[\p{L}])(?:[^A-Z]))*` + ending + `?` +
+		`|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*` + spacing},
 }
 
-// cl100kExpression is the original, with up to three digits a word.
-const cl100kExpression = `(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+` +
-	`|\p{N}\p{N}?\p{N}?| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+const (
+	ending  = `(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])`
+	spacing = `|\s*[\r\n]+|\s+(?!\S)|\s+`
+)
 
 // matcher calls then with each place where its expression can end, the preferred one first, until
 // then is content.
@@ -78,6 +85,8 @@ func (e *expression) quantified() matcher {
 		least, most = 0, 1<<30
 	case e.take("+"):
 		most = 1 << 30
+	case e.take("{1,3}"):
+		most = 3
 	}
 	var repeat func(n int) matcher
 	repeat = func(n int) matcher {
@@ -97,6 +106,11 @@ func (e *expression) atom() matcher {
 		m := e.group()
 		return func(s []rune, at int, then func(int) bool) bool {
 			return !m(s, at, func(int) bool { return true }) && then(at)
+		}
+	case e.take("(?="):
+		m := e.group()
+		return func(s []rune, at int, then func(int) bool) bool {
+			return m(s, at, func(int) bool { return true }) && then(at)
 		}
 	case e.take("(?:"):
 		return e.group()
@@ -135,6 +149,12 @@ func (e *expression) character() func(rune) bool {
 		`\p{L}`: func(r rune) bool { return unicode.Is(unicode.L, r) },
 		`\p{M}`: func(r rune) bool { return unicode.Is(unicode.M, r) },
 		`\p{N}`: func(r rune) bool { return unicode.Is(unicode.N, r) },
+		`\p{P}`: func(r rune) bool { return unicode.Is(unicode.P, r) },
+		`\+`:    func(r rune) bool { return r == '+' },
+		`\|`:    func(r rune) bool { return r == '|' },
+		`a-z`:   func(r rune) bool { return r >= 'a' && r <= 'z' },
+		`A-Z`:   func(r rune) bool { return r >= 'A' && r <= 'Z' },
+		`0-9`:   func(r rune) bool { return r >= '0' && r <= '9' },
 	} {
 		if e.take(src) {
 			return f
@@ -154,19 +174,50 @@ func one(in func(rune) bool) matcher {
 	}
 }
 
-// words splits text as a regular expression's findall does. What no alternative matches would be
-// lost to findall; the twin panics there, because the expressions leave nothing out.
+// stages returns what splits a text by each expression in turn.
+func stages(expressions []string) func(text string) []string {
+	var all []matcher
+	for _, src := range expressions {
+		all = append(all, compile(src))
+	}
+	return func(text string) []string {
+		pieces := []string{text}
+		if text == "" {
+			pieces = nil
+		}
+		for _, m := range all {
+			var next []string
+			for _, p := range pieces {
+				next = append(next, words(m, p)...)
+			}
+			pieces = next
+		}
+		return pieces
+	}
+}
+
+// words splits text as a regular expression's findall does, and keeps what lies between matches.
 func words(m matcher, text string) []string {
 	s := []rune(text)
 	var out []string
+	gap := 0
 	for at := 0; at < len(s); {
 		end := -1
-		m(s, at, func(to int) bool { end = to; return true })
+		if !m(s, at, func(to int) bool { end = to; return true }) {
+			at++
+			continue
+		}
 		if end <= at {
-			panic(fmt.Sprintf("no word at %q", string(s[at:])))
+			panic(fmt.Sprintf("an empty word at %q", string(s[at:])))
+		}
+		if gap < at {
+			out = append(out, string(s[gap:at]))
 		}
 		out = append(out, string(s[at:end]))
-		at = end
+		at, gap = end, end
+	}
+	if gap < len(s) {
+		out = append(out, string(s[gap:]))
 	}
 	return out
 }

@@ -21,13 +21,16 @@ func New(v Vocab) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Tokenizer{next: rule, tokens: v.Tokens, types: v.Types, bos: v.BOS, addBOS: v.AddBOS}
+	t := &Tokenizer{next: rule.word, tokens: v.Tokens, types: v.Types, bos: v.BOS, addBOS: v.AddBOS}
 	for _, step := range []func(*Vocab) error{t.checkCounts, t.checkIDs, t.addTokens, t.addMerges} {
 		if err := step(&v); err != nil {
 			return nil, err
 		}
 	}
 	t.findEnds(&v)
+	if rule.whole {
+		t.addWhole()
+	}
 	return t, nil
 }
 
@@ -112,6 +115,17 @@ func (t *Tokenizer) addTokens(v *Vocab) error {
 		t.byteID[b] = id
 	}
 	return nil
+}
+
+// addWhole fills the table of words that are taken as they are. Control tokens are none: they would
+// come out of text that nobody trusts.
+func (t *Tokenizer) addWhole() {
+	t.whole = make(map[string]int32, len(t.tokens))
+	for id, text := range t.bytes {
+		if t.types[id] == typeNormal && text != "" {
+			t.whole[text] = int32(id)
+		}
+	}
 }
 
 // addMerges fills the table of merges. A pair that is listed twice has the lower rank.

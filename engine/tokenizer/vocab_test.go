@@ -8,6 +8,7 @@ import (
 )
 
 func TestNewRefusesBadVocabularies(t *testing.T) {
+	const supported = `(supported: deepseek-r1-qwen, default, gpt-2, gpt-4o, llama-bpe, llama-v3, llama3, llama4, qwen2, qwen35)`
 	const prefix = "tokenizer: bad vocabulary: "
 	for _, x := range []struct {
 		name  string
@@ -15,9 +16,9 @@ func TestNewRefusesBadVocabularies(t *testing.T) {
 		want  string
 	}{
 		{"unknown pre-tokenizer", func(v *Vocab) { v.Pre = "grok-2" },
-			`pre-tokenizer "grok-2" is not supported (supported: gpt-2, qwen2, qwen35)`},
+			`pre-tokenizer "grok-2" is not supported ` + supported},
 		{"no pre-tokenizer", func(v *Vocab) { v.Pre = "" },
-			`pre-tokenizer "" is not supported (supported: gpt-2, qwen2, qwen35)`},
+			`pre-tokenizer "" is not supported ` + supported},
 		{"no tokens", func(v *Vocab) { v.Tokens, v.Types = nil, nil }, "it has no tokens"},
 		{"too few types", func(v *Vocab) { v.Types = v.Types[:256] }, "256 token types for 259 tokens"},
 		{"the same token twice", func(v *Vocab) { v.Tokens[258] = "ab" }, `tokens 256 and 258 are both "ab"`},
@@ -83,5 +84,44 @@ func TestNewTakesWhatFilesHave(t *testing.T) {
 	}
 	if got := encode(t, tok, "abc", true); !slices.Equal(got, []int32{256, 'c'}) {
 		t.Errorf("a merge that is listed again later lost its rank: %v", got)
+	}
+}
+
+// TestWholeWordsAreTaken is what a file of Llama 3 asks for: tokens that no merge makes.
+func TestWholeWordsAreTaken(t *testing.T) {
+	v := byteVocab("ab", "abc", "Ġabcd", "abx", "PAD")
+	v.Types[260], v.Types[259] = typeControl, typeUser
+	v.Merges = []string{"a b"}
+	for _, x := range []struct {
+		pre, text string
+		want      []int32
+	}{
+		{"llama-bpe", "abc abcd", []int32{257, 258}},
+		{"llama3", "abc", []int32{257}},
+		{"llama-v3", "abcd", []int32{256, 'c', 'd'}},
+		{"llama-bpe", "PAD", []int32{'P', 'A', 'D'}}, // a control token stays out of plain text
+		{"qwen2", "abc abcd", []int32{256, 'c', ' ', 256, 'c', 'd'}},
+	} {
+		v.Pre = x.pre
+		tok, err := New(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := encode(t, tok, x.text, false); !slices.Equal(got, x.want) {
+			t.Errorf("%s: %q is %v, want %v", x.pre, x.text, got, x.want)
+		}
+	}
+}
+
+func TestOtherNamesAreTheSameRule(t *testing.T) {
+	for name, same := range otherNames {
+		got, err := findRule(name)
+		if err != nil || got.whole != rules[same].whole || rules[same].word == nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		const text = "Hello WORLDabc's 12345 (x)\n"
+		if a, b := split(got.word, text), split(rules[same].word, text); !slices.Equal(a, b) {
+			t.Errorf("%s splits %q, %s %q", name, a, same, b)
+		}
 	}
 }
