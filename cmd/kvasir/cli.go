@@ -22,7 +22,7 @@ type cli struct {
 	Demo demoCmd `cmd:"" help:"Run a whole swarm on this machine and compare it with local experts."`
 	Run  runCmd  `cmd:"" help:"Continue a text, or answer a question with --chat."`
 	swarmCommands
-	Model   modelCmd   `cmd:"" help:"Look into model files and measure them."`
+	Model   modelCmd   `cmd:"" help:"Look into model files, measure them, make them."`
 	Doctor  doctorCmd  `cmd:"" help:"Check this machine and this build, and say what to do."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 	Config_ configCmd  `cmd:"" name:"config" help:"Print all settings and where each value comes from."`
@@ -45,6 +45,7 @@ type jsonFlag struct {
 type modelCmd struct {
 	Inspect inspectCmd `cmd:"" help:"Print what a model file holds and what it costs to run."`
 	Profile profileCmd `cmd:"" help:"Measure a model's arithmetic profile and write it beside the file."`
+	Synth   synthCmd   `cmd:"" help:"Write a model file with random weights, of any dimensions."`
 }
 
 // Help is printed by kvasir model --help.

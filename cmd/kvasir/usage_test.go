@@ -10,7 +10,7 @@ import (
 // commands are all commands, with the least they need to be asked for help.
 var commands = []string{
 	"demo", "run", "serve", "worker", "hub", "gateway", "token create", "token list", "token revoke", "token root",
-	"token grant", "wallet", "model inspect", "model profile", "doctor", "version", "config",
+	"token grant", "wallet", "model inspect", "model profile", "model synth", "doctor", "version", "config",
 }
 
 func TestUsageErrorsAreOneLineThatSaysWhatToDo(t *testing.T) {
@@ -32,7 +32,7 @@ func TestUsageErrorsAreOneLineThatSaysWhatToDo(t *testing.T) {
 		{"misspelt command", []string{"versionn"}, []string{`unknown command "versionn"`, "did you mean version?"}},
 		{"unknown command", []string{"frobnicate"}, []string{`unknown command "frobnicate" (see kvasir --help)`}},
 		{"command with a line end", []string{"a\nb"}, []string{`a\nb`}},
-		{"group without a command", []string{"model"}, []string{"model needs a command: inspect or profile"}},
+		{"group without a command", []string{"model"}, []string{"model needs a command: inspect or profile or synth"}},
 		{"misspelt command of a group", []string{"model", "inspct"}, []string{`"model inspct"`, "did you mean inspect?"}},
 		{"no command", []string{"--log", "warn"}, []string{"a command is missing"}},
 		{"no file", []string{"model", "profile"}, []string{"FILE is missing: kvasir model profile FILE"}},

@@ -10,5 +10,5 @@ func freeSpace(folder string) (uint64, error) {
 	if err := unix.Statfs(folder, &s); err != nil {
 		return 0, err
 	}
-	return uint64(max(0, int64(s.Bavail))) * uint64(s.Bsize), nil //nolint:unconvert // types differ between systems
+	return uint64(max(0, int64(s.Bavail))) * uint64(s.Bsize), nil
 }
