@@ -9,6 +9,7 @@ import (
 
 	"kvasir/engine/experts"
 	"kvasir/engine/model"
+	"kvasir/internal/moe"
 	"kvasir/kernels/ref"
 )
 
@@ -57,12 +58,8 @@ func Calibrate(ctx context.Context, c Calibration) (ref.Profile, error) {
 	gauge := experts.NewGauge(e.experts, e.profile)
 	for done := 0; done < len(tokens); {
 		n := min(len(tokens)-done, calibrationChunk, e.model.Context)
-		step := &model.Step{Seq: e.model.NewSequence(), Tokens: tokens[done : done+n], Want: model.None}
-		if err := e.model.Forward(ctx, gauge, []*model.Step{step}); err != nil {
+		if err := e.gauge(ctx, gauge, tokens[done:done+n]); err != nil {
 			return p, err
-		}
-		if step.Err != nil {
-			return p, step.Err
 		}
 		if done += n; c.Progress != nil {
 			c.Progress(done, len(tokens))
@@ -73,6 +70,21 @@ func Calibrate(ctx context.Context, c Calibration) (ref.Profile, error) {
 		return p, fmt.Errorf("%s: %w", f.Name, err)
 	}
 	return p, nil
+}
+
+// gauge takes one chunk of the text through all layers, the last one included: so all logits are asked
+// for.
+func (e *Engine) gauge(ctx context.Context, x moe.Experts, tokens []int32) error {
+	seq, err := e.memory.NewSequence()
+	if err != nil {
+		return err
+	}
+	defer seq.Free()
+	step := &model.Step{Seq: seq, Tokens: tokens, Want: model.All, Sink: func([]float32) {}}
+	if err := e.model.Forward(ctx, x, []*model.Step{step}); err != nil {
+		return err
+	}
+	return step.Err
 }
 
 // SaveProfile writes a profile beside its model and returns the file's name. The file appears whole or

@@ -69,7 +69,7 @@ func (e *Engine) Demo(ctx context.Context, c DemoConfig, emit func(piece string)
 		return d, err
 	}
 	d.Identical = slices.Equal(d.Remote.Tokens, d.Local.Tokens) && sameBits(d.Remote.Logits, d.Local.Logits)
-	d.Picks = int64(d.Remote.Rows) * int64(e.model.Layers*e.model.TopK)
+	d.Picks = d.Remote.Picks
 	return d, nil
 }
 

@@ -37,6 +37,7 @@ type Engine struct {
 	name     string
 	file     *gguf.File
 	model    *model.Model
+	memory   *model.Memory
 	tokens   *tokenizer.Tokenizer
 	template *chat.Template
 	experts  moe.Experts
@@ -81,6 +82,7 @@ func assemble(f *gguf.File, profile func(layers int) (ref.Profile, bool, error))
 	if e.model, err = model.Load(f, model.Options{Profile: e.profile}); err != nil {
 		return nil, err
 	}
+	e.memory = e.model.NewMemory(0)
 	store, err := experts.Load(f, c.Layers, experts.Options{Profile: e.profile})
 	if err != nil {
 		return nil, err
@@ -223,7 +225,7 @@ type Result struct {
 	Stop         string  // StopEnd or StopLength
 	Prefill      time.Duration
 	Decode       time.Duration // of all tokens but the first, which the prefill yields
-	Rows         int           // that went through the layers: the prompt, and all tokens but the last
+	Picks        int64         // that its rows had
 	Logits       []float32     // after the last row
 }
 
@@ -248,7 +250,12 @@ func (e *Engine) Generate(ctx context.Context, r Request, emit func(piece string
 	if res.PromptTokens, err = e.encode(r); err != nil {
 		return res, err
 	}
-	g := &greedy{e: e, step: model.Step{Seq: e.model.NewSequence(), Tokens: res.PromptTokens}}
+	seq, err := e.memory.NewSequence()
+	if err != nil {
+		return res, err
+	}
+	defer seq.Free()
+	g := &greedy{e: e, step: model.Step{Seq: seq, Tokens: res.PromptTokens}}
 	text := e.tokens.Stream(false)
 	say := func(piece string) error {
 		res.Text += piece
@@ -259,7 +266,8 @@ func (e *Engine) Generate(ctx context.Context, r Request, emit func(piece string
 	}
 	start := time.Now()
 	for len(res.Tokens) < r.Tokens && len(res.PromptTokens)+len(res.Tokens) < e.model.Context {
-		res.Rows += len(g.step.Tokens)
+		// In the last layer only the last row goes on to the experts.
+		res.Picks += int64(e.model.TopK) * int64(len(g.step.Tokens)*(e.model.Layers-1)+1)
 		token, err := g.next(ctx)
 		res.Logits = g.step.Logits
 		if len(res.Tokens) == 0 {

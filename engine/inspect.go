@@ -121,7 +121,7 @@ func (info *Info) shape(c *model.Config) {
 		}
 	}
 	info.Shape = s
-	fixed, perToken := c.MemoryPerSequence()
+	fixed, perToken := c.MemoryPerSequence(model.KVF16, model.StateF32)
 	info.Memory = &MemoryInfo{Fixed: fixed, PerToken: perToken}
 }
 

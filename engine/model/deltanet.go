@@ -1,5 +1,7 @@
 package model
 
+import "kvasir/kernels/quant"
+
 // deltaNet writes the gated DeltaNet block of w.in's rows into w.y, by the recurrence alone, also for
 // prompts.
 //
@@ -30,11 +32,8 @@ func (w *work) deltaNet(d *deltaNet) {
 	}
 	w.ops.Exp(w.alpha)
 	w.convolve(d)
-	heads := len(w.runs) * c.ValHeads
-	w.split(heads, n*c.ValHeads*c.State*c.State*4, func(wk *worker, lo, hi int) {
-		for i := lo; i < hi; i++ {
-			w.recur(wk, w.runs[i/c.ValHeads], i%c.ValHeads)
-		}
+	w.each(len(w.runs)*c.ValHeads, n*c.ValHeads*c.State*c.State*4, func(wk *worker, i int) {
+		w.recur(wk, w.runs[i/c.ValHeads], i%c.ValHeads)
 	})
 	w.split(n*c.ValHeads, n*c.Inner()*8, func(_ *worker, lo, hi int) {
 		for i := lo * c.State; i < hi*c.State; i += c.State {
@@ -58,7 +57,7 @@ func (w *work) convolve(d *deltaNet) {
 		}
 	})
 	for _, r := range w.runs {
-		past := r.step.Seq.layers[w.layer].conv
+		past := w.past(r)
 		// Oldest first, and each source lies after its place, so no input is overwritten before it moved.
 		for j := range c.Conv - 1 {
 			copy(past[j*width:][:width], w.input(r, r.hi-c.Conv+1+j))
@@ -85,9 +84,15 @@ func (w *work) input(r run, i int) []float32 {
 	c := w.m.Delta
 	width := c.Channels()
 	if i < r.lo {
-		return r.step.Seq.layers[w.layer].conv[(i-r.lo+c.Conv-1)*width:][:width]
+		return w.past(r)[(i-r.lo+c.Conv-1)*width:][:width]
 	}
 	return w.q[i*width:][:width]
+}
+
+// past is the last Conv-1 inputs of the convolution that a run's sequence keeps, oldest first.
+func (w *work) past(r run) []float32 {
+	c := w.m.Delta
+	return r.step.Seq.state.Floats[w.m.layout.conv[w.layer]:][:(c.Conv-1)*c.Channels()]
 }
 
 // scaleHeads scales the queries and keys of one row to length 1 a head, and the queries by 1/sqrt(State).
@@ -101,25 +106,48 @@ func (w *work) scaleHeads(row []float32) {
 }
 
 // recur runs the recurrence of one value head over one run. Sums over the key index go upwards; the
-// loops inside run over the values, which are independent of each other.
+// loops inside run over the values, which are independent of each other. A state that is kept in BF16 is
+// rounded after every token, so that it does not matter where a run ends.
 func (w *work) recur(wk *worker, r run, h int) {
+	m, c := w.m, w.m.Delta
+	s := c.State
+	var state []float32
+	var kept []byte // instead, if the state is kept in BF16
+	if at := m.layout.delta[w.layer]; m.layout.state == StateBF16 {
+		kept = r.step.Seq.state.Bytes[at+h*s*s*2:][:2*s*s]
+		wk.state = room(wk.state, s*s)
+		state = wk.state
+		w.ops.Dequantize(state, quant.BF16, kept)
+	} else {
+		state = r.step.Seq.state.Floats[at/4+h*s*s:][:s*s]
+	}
+	for i := r.lo; i < r.hi; i++ {
+		w.recurRow(wk, state, i, h)
+		if kept != nil {
+			w.ops.RoundBF16(state)
+		}
+	}
+	if kept != nil {
+		w.ops.ToBF16(kept, state)
+	}
+}
+
+// recurRow runs it for one row.
+func (w *work) recurRow(wk *worker, state []float32, i, h int) {
 	c := w.m.Delta
 	s := c.State
 	keyHead := h % c.KeyHeads
-	state := r.step.Seq.layers[w.layer].delta[h*s*s:][:s*s]
 	wk.sums = room(wk.sums, s)
 	delta := wk.sums
-	for i := r.lo; i < r.hi; i++ {
-		row := w.k[i*c.Channels():][:c.Channels()]
-		q := row[keyHead*s:][:s]
-		k := row[(c.KeyHeads+keyHead)*s:][:s]
-		v := row[(2*c.KeyHeads+h)*s:][:s]
-		o := w.o[i*c.Inner()+h*s:][:s]
-		decay, beta := w.alpha[i*c.ValHeads+h], w.beta[i*c.ValHeads+h]
-		w.ops.DeltaRead(delta, state, k, decay)
-		for b, x := range v {
-			delta[b] = float32(beta * (x - delta[b]))
-		}
-		w.ops.DeltaWrite(o, state, k, q, delta)
+	row := w.k[i*c.Channels():][:c.Channels()]
+	q := row[keyHead*s:][:s]
+	k := row[(c.KeyHeads+keyHead)*s:][:s]
+	v := row[(2*c.KeyHeads+h)*s:][:s]
+	o := w.o[i*c.Inner()+h*s:][:s]
+	decay, beta := w.alpha[i*c.ValHeads+h], w.beta[i*c.ValHeads+h]
+	w.ops.DeltaRead(delta, state, k, decay)
+	for b, x := range v {
+		delta[b] = float32(beta * (x - delta[b]))
 	}
+	w.ops.DeltaWrite(o, state, k, q, delta)
 }

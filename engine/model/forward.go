@@ -29,6 +29,10 @@ type Step struct {
 
 	// Logits receives Vocab values for each wanted position, in order. Forward reuses its room.
 	Logits []float32
+	// Sink, if set, is called with the Vocab values of each wanted position instead, in order, by one of
+	// several goroutines: those of different steps at the same time. It may change the values, and does
+	// not keep them.
+	Sink func(logits []float32)
 	// Err is what went wrong with this sequence alone. The sequence cannot go on after it.
 	Err error
 }
@@ -83,15 +87,17 @@ func (m *Model) admit(s *Step) error {
 		return s.Seq.err
 	case len(s.Tokens) == 0:
 		return ErrEmpty
-	case s.Seq.pos+len(s.Tokens) > m.Context:
-		return fmt.Errorf("%w: %d tokens after %d, and the model takes %d", ErrContext, len(s.Tokens), s.Seq.pos, m.Context)
+	case s.Seq.mem.m != m:
+		panic("BUG: a sequence of another model")
+	case s.Seq.Len()+len(s.Tokens) > m.Context:
+		return fmt.Errorf("%w: %d tokens after %d, and the model takes %d", ErrContext, len(s.Tokens), s.Seq.Len(), m.Context)
 	}
 	for i, t := range s.Tokens {
 		if t < 0 || int(t) >= m.Vocab {
 			return fmt.Errorf("%w: token %d is %d, the vocabulary has %d", ErrToken, i, t, m.Vocab)
 		}
 	}
-	return nil
+	return s.Seq.reserve(len(s.Tokens))
 }
 
 // cursor is how far a list of steps has been taken.
@@ -104,8 +110,8 @@ type cursor struct {
 // run is the consecutive rows of one sequence within a micro-batch.
 type run struct {
 	step   *Step
-	lo, hi int // rows of the micro-batch
-	pos    int // position of row lo
+	lo, hi int     // rows of the micro-batch
+	tokens []int32 // of all its rows, those included that have been dropped since
 }
 
 // row is one token of a micro-batch.
@@ -125,21 +131,22 @@ func (w *work) take(c *cursor) bool {
 			c.step, c.token = c.step+1, 0
 			continue
 		}
-		n := min(len(s.Tokens)-c.token, BatchRows-len(w.rows))
+		n := s.Seq.chunk(min(len(s.Tokens)-c.token, BatchRows-len(w.rows)))
 		lo := len(w.rows)
 		for i := c.token; i < c.token+n; i++ {
 			w.tokens = append(w.tokens, s.Tokens[i])
 			w.rows = append(w.rows, row{
 				step: s,
 				run:  len(w.runs),
-				pos:  s.Seq.pos + i - c.token,
+				pos:  s.Seq.Len() + i - c.token,
 				want: s.Want == All || s.Want == Last && i == len(s.Tokens)-1,
 			})
 		}
-		w.runs = append(w.runs, run{step: s, lo: lo, hi: lo + n, pos: s.Seq.pos})
-		if c.token += n; c.token == len(s.Tokens) {
-			c.step, c.token = c.step+1, 0
+		w.runs = append(w.runs, run{step: s, lo: lo, hi: lo + n, tokens: s.Tokens[c.token : c.token+n]})
+		if c.token += n; c.token < len(s.Tokens) {
+			break // the rest begins where these have gone through all layers
 		}
+		c.step, c.token = c.step+1, 0
 	}
 	return len(w.rows) > 0
 }
@@ -156,27 +163,67 @@ func (w *work) forward(ctx context.Context, experts moe.Experts) error {
 	}
 	w.turn()
 	for i := range m.layers {
-		ly := &m.layers[i]
-		w.layer = i
-		w.normRows(w.h, w.x, ly.attnNorm)
-		w.in.set(w.h, m.Hidden)
-		if ly.delta != nil {
-			w.deltaNet(ly.delta)
-		} else {
-			w.attention(ly.attn)
-		}
-		w.addRows(w.x, w.y)
-		w.normRows(w.h, w.x, ly.ffnNorm)
-		w.in.set(w.h, m.Hidden)
-		if err := w.moe(ctx, experts, ly); err != nil {
+		more, err := w.walk(ctx, experts, i)
+		if err != nil {
 			return fmt.Errorf("layer %d: %w", i, err)
+		}
+		if !more {
+			break
 		}
 	}
 	w.logits()
 	for _, r := range w.runs {
-		r.step.Seq.pos += r.hi - r.lo
+		r.step.Seq.took(r.tokens)
 	}
 	return nil
+}
+
+// walk takes the rows through one layer. In the last one only those go on after which logits are wanted;
+// it reports whether there are any.
+func (w *work) walk(ctx context.Context, experts moe.Experts, i int) (more bool, err error) {
+	m, ly, last := w.m, &w.m.layers[i], i == len(w.m.layers)-1
+	w.layer = i
+	w.normRows(w.h, w.x, ly.attnNorm)
+	w.in.set(w.h, m.Hidden)
+	if ly.delta != nil {
+		w.deltaNet(ly.delta)
+	} else if !w.attention(ly.attn, last) {
+		return false, nil
+	}
+	w.addRows(w.x, w.y)
+	if last && ly.delta != nil && !w.narrow() {
+		return false, nil
+	}
+	w.normRows(w.h, w.x, ly.ffnNorm)
+	w.in.set(w.h, m.Hidden)
+	return true, w.moe(ctx, experts, ly)
+}
+
+// narrow drops the rows after which no logits are wanted, and reports whether any are left. Nothing of
+// them is kept: a row's result does not depend on its neighbours.
+func (w *work) narrow() bool {
+	d, half := w.m.Hidden, len(w.m.rope.freq)
+	n := 0
+	for k := range w.runs {
+		r := &w.runs[k]
+		lo := n
+		for i := r.lo; i < r.hi; i++ {
+			if !w.rows[i].want {
+				continue
+			}
+			w.rows[n] = w.rows[i]
+			copy(w.x[n*d:(n+1)*d], w.x[i*d:(i+1)*d])
+			copy(w.h[n*d:(n+1)*d], w.h[i*d:(i+1)*d])
+			copy(w.cos[n*half:(n+1)*half], w.cos[i*half:(i+1)*half])
+			copy(w.sin[n*half:(n+1)*half], w.sin[i*half:(i+1)*half])
+			n++
+		}
+		r.lo, r.hi = lo, n
+	}
+	w.rows = w.rows[:n]
+	w.x, w.h, w.y = w.x[:n*d], w.h[:n*d], w.y[:n*d]
+	w.in.set(w.h, d)
+	return n > 0
 }
 
 // embedRow writes the embedding of one token.
@@ -197,20 +244,53 @@ func (w *work) logits() {
 	if len(w.wanted) == 0 {
 		return
 	}
-	w.h = room(w.h, len(w.wanted)*m.Hidden)
-	for k, i := range w.wanted {
+	// A few rows at a time: with a large vocabulary the logits of all would be larger than the model.
+	few := max(16, headRoom/m.Vocab)
+	for at := 0; at < len(w.wanted); at += few {
+		w.head(w.wanted[at:min(at+few, len(w.wanted))])
+	}
+}
+
+// headRoom is how many logits are computed at a time, if that is 16 rows of them.
+const headRoom = 16 << 20
+
+// head computes the logits of rows, and gives them to their steps.
+func (w *work) head(rows []int) {
+	m := w.m
+	w.h = room(w.h, len(rows)*m.Hidden)
+	for k, i := range rows {
 		w.rmsNorm(w.h[k*m.Hidden:(k+1)*m.Hidden], w.x[i*m.Hidden:(i+1)*m.Hidden], m.norm)
 	}
 	w.layer = -1
 	w.in.set(w.h, m.Hidden)
-	w.in.owner = w.wanted
-	w.out = room(w.out, len(w.wanted)*m.Vocab)
+	w.in.owner = rows
+	w.out = room(w.out, len(rows)*m.Vocab)
 	w.matmul(w.out, m.head, &w.in, "the output row")
-	for k, i := range w.wanted {
-		if s := w.rows[i].step; s.Err == nil {
-			s.Logits = append(s.Logits, w.out[k*m.Vocab:(k+1)*m.Vocab]...)
+	give := func(lo, hi int) { // the rows of one step, in order
+		for k := lo; k < hi; k++ {
+			s, logits := w.rows[rows[k]].step, w.out[k*m.Vocab:(k+1)*m.Vocab]
+			switch {
+			case s.Err != nil:
+			case s.Sink != nil:
+				s.Sink(logits)
+			default:
+				s.Logits = append(s.Logits, logits...)
+			}
 		}
 	}
+	w.ends = w.ends[:0]
+	for k := range rows {
+		if k == len(rows)-1 || w.rows[rows[k]].run != w.rows[rows[k+1]].run {
+			w.ends = append(w.ends, k+1)
+		}
+	}
+	w.each(len(w.ends), len(w.out)*8, func(_ *worker, i int) {
+		lo := 0
+		if i > 0 {
+			lo = w.ends[i-1]
+		}
+		give(lo, w.ends[i])
+	})
 }
 
 // fail records what is wrong with a row; the first fault of a sequence stands.

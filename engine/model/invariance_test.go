@@ -126,7 +126,7 @@ func TestGoldenLogits(t *testing.T) {
 		b := newBackend(t, v)
 		for file, want := range goldenLogits {
 			t.Run(fmt.Sprintf("%s/%s", v, file), func(t *testing.T) {
-				n := newNodeOn(t, b, openFile(t, file), nil, false)
+				n := newNodeWith(t, openFile(t, file), model.Options{Backend: b, KV: model.KVF32})
 				if got := bits(n.logits(t, prompt, 512)...); got != want {
 					t.Errorf("logits %08x, want %08x", got, want)
 				}
@@ -141,7 +141,7 @@ func TestTinyGivesTheSameBitsWithEveryVariant(t *testing.T) {
 	prompt := tinyPrompts(t)["hello"]
 	var want uint32
 	for _, v := range variant.Available() {
-		n := newNodeOn(t, newBackend(t, v), tinyFile(t), nil, false)
+		n := newNodeWith(t, tinyFile(t), model.Options{Backend: newBackend(t, v), KV: model.KVF32})
 		if got := bits(n.logits(t, prompt, 512)...); got != goldenTiny {
 			t.Errorf("%s: logits %08x, want %08x", v, got, goldenTiny)
 		}
@@ -261,7 +261,7 @@ func TestOverflowInAttentionIsNamed(t *testing.T) {
 				binary.LittleEndian.PutUint32(tensor.Data[at:], math.Float32bits(1e30))
 			}
 		}
-		n := newNodeOn(t, newBackend(t, v), f, nil, false)
+		n := newNodeWith(t, f, model.Options{Backend: newBackend(t, v), KV: model.KVF32})
 		steps := []*model.Step{{Seq: n.NewSequence(), Tokens: []int32{1, 2, 3}}}
 		if err := n.Forward(context.Background(), n.experts, steps); err != nil {
 			t.Fatal(err)

@@ -26,6 +26,7 @@ import (
 type Model struct {
 	Config
 	profile ref.Profile
+	layout  layout
 	backend *cpu.Backend
 	ops     *vector.Ops
 
@@ -45,6 +46,9 @@ type Options struct {
 	Profile ref.Profile
 	// Float is a reference mode for tests: activations stay float32 instead of int8 rows.
 	Float bool
+	// KV and State are how sequences keep what they know. The bits of a model's output depend on them.
+	KV    KVFormat
+	State StateFormat
 	// Backend computes; nil is that of the process, cpu.Default.
 	Backend *cpu.Backend
 }
@@ -64,7 +68,10 @@ func Load(f *gguf.File, o Options) (*Model, error) {
 			return nil, err
 		}
 	}
-	m := &Model{Config: c, profile: o.Profile, backend: o.Backend, ops: vector.For(o.Backend.Variant())}
+	if err := c.checkStore(o.KV); err != nil {
+		return nil, err
+	}
+	m := &Model{Config: c, layout: newLayout(&c, o.KV, o.State), profile: o.Profile, backend: o.Backend, ops: vector.For(o.Backend.Variant())}
 	l := &loader{f: f, c: &m.Config, backend: o.Backend, arena: cpu.NewArena(), float: o.Float}
 	const table = "token_embd.weight"
 	m.embed = l.embedding(table)
@@ -93,55 +100,6 @@ func Load(f *gguf.File, o Options) (*Model, error) {
 
 // RowFormat is how rows travel to the routed experts of a layer.
 func (m *Model) RowFormat(layer int) moe.RowFormat { return m.layers[layer].rowFormat }
-
-// MemoryPerSequence is how many bytes a sequence holds: fixed ones, and those that each position adds.
-func (c *Config) MemoryPerSequence() (fixed, perToken int64) {
-	const float = 4
-	for _, recurrent := range c.Recurrent {
-		if recurrent {
-			d := c.Delta
-			fixed += float * int64((d.Conv-1)*d.Channels()+d.ValHeads*d.State*d.State)
-		} else {
-			perToken += float * int64(c.KVHeads*(c.HeadDim+c.ValueDim))
-		}
-	}
-	return fixed, perToken
-}
-
-// Sequence is the state of one sequence: keys and values, convolution and DeltaNet states. It belongs to
-// one caller at a time.
-type Sequence struct {
-	model  *Model
-	pos    int
-	err    error // why it cannot go on; a failed step leaves the state half moved
-	busy   bool  // part of a Forward under way; guards against one sequence twice in a call
-	layers []layerState
-}
-
-type layerState struct {
-	k, v  []float32 // positions x KVHeads x HeadDim
-	conv  []float32 // the last Conv-1 inputs of the convolution, oldest first, Channels each
-	delta []float32 // ValHeads x State (keys) x State (values)
-}
-
-// NewSequence returns an empty sequence.
-func (m *Model) NewSequence() *Sequence {
-	s := &Sequence{model: m, layers: make([]layerState, m.Layers)}
-	for i := range s.layers {
-		if m.Recurrent[i] {
-			d := m.Delta
-			s.layers[i].conv = make([]float32, (d.Conv-1)*d.Channels())
-			s.layers[i].delta = make([]float32, d.ValHeads*d.State*d.State)
-		}
-	}
-	return s
-}
-
-// Len is the number of tokens that the sequence has taken.
-func (s *Sequence) Len() int { return s.pos }
-
-// Err is why the sequence cannot go on, or nil.
-func (s *Sequence) Err() error { return s.err }
 
 // RowError says which value of which row went wrong.
 type RowError struct {

@@ -16,14 +16,23 @@ import (
 	"kvasir/engine/gguf"
 	"kvasir/engine/model"
 	"kvasir/internal/moe"
-	"kvasir/kernels/cpu"
 	"kvasir/kernels/ref"
 )
 
 // node is a model with all its experts at home.
 type node struct {
 	*model.Model
+	memory  *model.Memory
 	experts moe.Experts
+}
+
+// NewSequence returns an empty sequence.
+func (n node) NewSequence() *model.Sequence {
+	s, err := n.memory.NewSequence()
+	if err != nil {
+		panic(err) // the memory has no limit
+	}
+	return s
 }
 
 func openNode(t testing.TB, path string, profile *ref.Profile, float bool) node {
@@ -53,29 +62,35 @@ func openPath(t testing.TB, path string) *gguf.File {
 
 func newNode(t testing.TB, f *gguf.File, profile *ref.Profile, float bool) node {
 	t.Helper()
-	return newNodeOn(t, nil, f, profile, float)
+	o := model.Options{Float: float}
+	if profile != nil {
+		o.Profile = *profile
+	}
+	if float { // the references keep keys and values so
+		o.KV = model.KVF32
+	}
+	return newNodeWith(t, f, o)
 }
 
-// newNodeOn computes with a backend; nil is that of the process.
-func newNodeOn(t testing.TB, b *cpu.Backend, f *gguf.File, profile *ref.Profile, float bool) node {
+// newNodeWith takes the default profile where o has none.
+func newNodeWith(t testing.TB, f *gguf.File, o model.Options) node {
 	t.Helper()
 	c, err := model.ReadConfig(f)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if profile == nil {
-		p := ref.DefaultProfile(c.Layers)
-		profile = &p
+	if o.Profile.Exponents == nil {
+		o.Profile = ref.DefaultProfile(c.Layers)
 	}
-	m, err := model.Load(f, model.Options{Profile: *profile, Float: float, Backend: b})
+	m, err := model.Load(f, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := experts.Load(f, c.Layers, experts.Options{Profile: *profile, Float: float, Backend: b})
+	store, err := experts.Load(f, c.Layers, experts.Options{Profile: o.Profile, Float: o.Float, Backend: o.Backend})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return node{m, experts.NewLocal(store)}
+	return node{m, m.NewMemory(0), experts.NewLocal(store)}
 }
 
 // logits runs tokens through a fresh sequence in chunks of at most chunk and returns the logits after
@@ -317,4 +332,14 @@ func tinyPrompts(t testing.TB) map[string][]int32 {
 		ids[name] = p.IDs
 	}
 	return ids
+}
+
+// profileOf is the default profile for a file.
+func profileOf(t testing.TB, f *gguf.File) ref.Profile {
+	t.Helper()
+	c, err := model.ReadConfig(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ref.DefaultProfile(c.Layers)
 }

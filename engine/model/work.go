@@ -3,6 +3,7 @@ package model
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"kvasir/internal/moe"
 	"kvasir/kernels/cpu"
@@ -19,6 +20,8 @@ type work struct {
 	runs   []run
 	tokens []int32
 	wanted []int // rows whose logits are wanted
+	tiles  []tile
+	ends   []int // of the rows of each step, among the wanted ones
 	layer  int   // layer under way, for messages
 
 	x, h, y  []float32 // rows x Hidden: the residual stream, its norm, a block's result
@@ -38,8 +41,11 @@ type work struct {
 
 // worker is the memory of one goroutine of a split.
 type worker struct {
-	scores []float32 // of one head, one a position
+	page   []float32 // keys or values of one head
+	scores []float32 // of the heads of a tile, one a position
 	sums   []float32
+	totals []float32
+	state  []float32 // of one DeltaNet head
 }
 
 func newWork(m *Model, workers int) *work {
@@ -88,6 +94,17 @@ func (w *work) split(n, ops int, fn func(wk *worker, lo, hi int)) {
 	}
 	fn(w.workers[0], 0, n/workers)
 	wg.Wait()
+}
+
+// each calls fn for each of 0 to n-1, which may differ in work, shared out among the workers one by one,
+// and waits. ops is as for split.
+func (w *work) each(n, ops int, fn func(wk *worker, i int)) {
+	var next atomic.Int64
+	w.split(min(n, len(w.workers)), ops, func(wk *worker, _, _ int) {
+		for i := int(next.Add(1) - 1); i < n; i = int(next.Add(1) - 1) {
+			fn(wk, i)
+		}
+	})
 }
 
 // acts are the inputs of matrices: rows of float32, and the forms in which matrices of different formats
