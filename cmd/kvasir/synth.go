@@ -20,23 +20,23 @@ type synthCmd struct {
 	Seed   uint64 `help:"Of the weights (default ${default})." placeholder:"N" default:"1"`
 	Force  bool   `help:"Write over a file that is there."`
 
-	Layers     count `help:"Layers, without MTP blocks." placeholder:"N" group:"Dimensions (default: those of --like):"`
-	Hidden     count `help:"Values a row." placeholder:"N" group:"Dimensions (default: those of --like):"`
-	Experts    count `help:"Routed experts of a layer." placeholder:"N" group:"Dimensions (default: those of --like):"`
-	TopK       count `name:"topk" help:"Experts a row." placeholder:"N" group:"Dimensions (default: those of --like):"`
-	FFN        count `name:"ffn" help:"Values between gate and down of an expert." placeholder:"N" group:"Dimensions (default: those of --like):"`
-	Heads      count `help:"Query heads." placeholder:"N" group:"Dimensions (default: those of --like):"`
-	KVHeads    count `name:"kv-heads" help:"Key and value heads." placeholder:"N" group:"Dimensions (default: those of --like):"`
-	HeadDim    count `help:"Values of a head." placeholder:"N" group:"Dimensions (default: those of --like):"`
-	Vocab      count `help:"Tokens." placeholder:"N" group:"Dimensions (default: those of --like):"`
-	Context    count `help:"Positions." placeholder:"N" group:"Dimensions (default: those of --like):"`
-	SharedFFN  count `name:"shared-ffn" help:"Values between gate and down of the shared expert." placeholder:"N" group:"Dimensions of qwen35moe only:"`
-	Interval   count `help:"Every so many layers one has attention." placeholder:"N" group:"Dimensions of qwen35moe only:"`
-	KeyHeads   count `help:"Key heads of gated DeltaNet." placeholder:"N" group:"Dimensions of qwen35moe only:"`
-	ValueHeads count `help:"Value heads of gated DeltaNet." placeholder:"N" group:"Dimensions of qwen35moe only:"`
-	State      count `help:"Values of a head of gated DeltaNet." placeholder:"N" group:"Dimensions of qwen35moe only:"`
-	Conv       count `help:"Taps of the convolution." placeholder:"N" group:"Dimensions of qwen35moe only:"`
-	NoMTP      bool  `name:"no-mtp" help:"Leave out the block for multi-token prediction." group:"Dimensions of qwen35moe only:"`
+	Layers     extent `help:"Layers, without MTP blocks." placeholder:"N" group:"Dimensions (default: those of --like):"`
+	Hidden     extent `help:"Values a row." placeholder:"N" group:"Dimensions (default: those of --like):"`
+	Experts    extent `help:"Routed experts of a layer." placeholder:"N" group:"Dimensions (default: those of --like):"`
+	TopK       extent `name:"topk" help:"Experts a row." placeholder:"N" group:"Dimensions (default: those of --like):"`
+	FFN        extent `name:"ffn" help:"Values between gate and down of an expert." placeholder:"N" group:"Dimensions (default: those of --like):"`
+	Heads      extent `help:"Query heads." placeholder:"N" group:"Dimensions (default: those of --like):"`
+	KVHeads    extent `name:"kv-heads" help:"Key and value heads." placeholder:"N" group:"Dimensions (default: those of --like):"`
+	HeadDim    extent `help:"Values of a head." placeholder:"N" group:"Dimensions (default: those of --like):"`
+	Vocab      extent `help:"Tokens." placeholder:"N" group:"Dimensions (default: those of --like):"`
+	Context    extent `help:"Positions." placeholder:"N" group:"Dimensions (default: those of --like):"`
+	SharedFFN  extent `name:"shared-ffn" help:"Values between gate and down of the shared expert." placeholder:"N" group:"Dimensions of qwen35moe only:"`
+	Interval   extent `help:"Every so many layers one has attention." placeholder:"N" group:"Dimensions of qwen35moe only:"`
+	KeyHeads   extent `help:"Key heads of gated DeltaNet." placeholder:"N" group:"Dimensions of qwen35moe only:"`
+	ValueHeads extent `help:"Value heads of gated DeltaNet." placeholder:"N" group:"Dimensions of qwen35moe only:"`
+	State      extent `help:"Values of a head of gated DeltaNet." placeholder:"N" group:"Dimensions of qwen35moe only:"`
+	Conv       extent `help:"Taps of the convolution." placeholder:"N" group:"Dimensions of qwen35moe only:"`
+	NoMTP      bool   `name:"no-mtp" help:"Leave out the block for multi-token prediction." group:"Dimensions of qwen35moe only:"`
 	jsonFlag
 }
 
@@ -121,16 +121,14 @@ func (c *synthCmd) shape() (synth.Shape, error) {
 	}
 	for _, d := range []struct {
 		to    *int
-		given count
+		given extent
 	}{
 		{&s.Layers, c.Layers}, {&s.Hidden, c.Hidden}, {&s.Experts, c.Experts}, {&s.TopK, c.TopK}, {&s.FFN, c.FFN},
 		{&s.Heads, c.Heads}, {&s.KVHeads, c.KVHeads}, {&s.HeadDim, c.HeadDim}, {&s.Vocab, c.Vocab}, {&s.Context, c.Context},
 	} {
-		if d.given > 0 {
-			*d.to = int(d.given)
-		}
+		d.given.or(d.to)
 	}
-	if s.TopK > s.Experts && c.TopK == 0 {
+	if s.TopK > s.Experts && c.TopK == "" {
 		s.TopK = s.Experts // of a model with fewer experts than was asked to be like
 	}
 	return s, c.shape35(&s)
@@ -141,23 +139,44 @@ func (c *synthCmd) shape35(s *synth.Shape) error {
 	for _, d := range []struct {
 		name  string
 		to    *int
-		given count
+		given extent
 	}{
 		{"shared-ffn", &s.SharedFFN, c.SharedFFN}, {"interval", &s.Interval, c.Interval}, {"key-heads", &s.KeyHeads, c.KeyHeads},
 		{"value-heads", &s.ValHeads, c.ValueHeads}, {"state", &s.State, c.State}, {"conv", &s.Conv, c.Conv},
 	} {
-		if d.given == 0 {
+		if d.given == "" {
 			continue
 		}
 		if s.Arch != synth.Qwen35MoE {
 			return fmt.Errorf("%w: --%s is not for %s, which --like %s is; try --like mini", synth.ErrShape, d.name, s.Arch, c.Like)
 		}
-		*d.to = int(d.given)
+		d.given.or(d.to)
 	}
 	if c.NoMTP {
 		s.MTP = 0
 	}
 	return nil
+}
+
+// extent is a count that may be left out.
+type extent string
+
+// UnmarshalText checks an extent, wherever it comes from.
+func (e *extent) UnmarshalText(text []byte) error {
+	var c count
+	if err := c.UnmarshalText(text); err != nil {
+		return err
+	}
+	*e = extent(text)
+	return nil
+}
+
+// or sets n to the extent, if there is one.
+func (e extent) or(n *int) {
+	var c count
+	if e != "" && c.UnmarshalText([]byte(e)) == nil {
+		*n = int(c)
+	}
 }
 
 // bytesBar draws a bar on a terminal, from its first report on.
