@@ -5,21 +5,14 @@ import "kvasir/kernels/quant"
 // otherBlocks sizes the ggml formats that cannot be computed with, so that a file with such tensors
 // can be shown: values and bytes of a block, by format number.
 var otherBlocks = map[quant.Format]struct{ values, bytes int }{
-	2:  {32, 18},   // Q4_0
-	3:  {32, 20},   // Q4_1
-	7:  {32, 24},   // Q5_1
 	9:  {32, 36},   // Q8_1
-	10: {256, 84},  // Q2_K
-	11: {256, 110}, // Q3_K
 	15: {256, 292}, // Q8_K
 	16: {256, 66},  // IQ2_XXS
 	17: {256, 74},  // IQ2_XS
 	18: {256, 98},  // IQ3_XXS
 	19: {256, 50},  // IQ1_S
-	20: {32, 18},   // IQ4_NL
 	21: {256, 110}, // IQ3_S
 	22: {256, 82},  // IQ2_S
-	23: {256, 136}, // IQ4_XS
 	24: {1, 1},     // I8
 	25: {1, 2},     // I16
 	26: {1, 4},     // I32

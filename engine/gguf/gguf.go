@@ -12,6 +12,11 @@
 // A string is its length in 8 bytes and then its bytes. An array is the type of its elements in 4
 // bytes, their number in 8, and the elements.
 //
+// A large model may be split into parts, each a file like this with some of the tensors, named
+// NAME-00001-of-00003.gguf and so on. The first has the metadata of the model, and each says by
+// split.no, split.count and split.tensors.count what it is a part of. Open takes any of them for the
+// whole.
+//
 // Files come from strangers. Every count, length and offset is checked against the bytes that are
 // left before it is used and before anything is allocated. What a reader allocates for a file, the
 // lists of its metadata included, stays below the size of the file plus 64 MiB: values and tensors
@@ -39,12 +44,15 @@ var (
 	ErrMissing = errors.New("missing")
 	// ErrType says that a metadata value is of another type than the one asked for.
 	ErrType = errors.New("wrong type")
+	// ErrParts says that the parts of a split model do not belong together.
+	ErrParts = errors.New("not the parts of one model")
 )
 
 // Limits. A file beyond one of them is refused; real models stay well below all of them.
 const (
-	MaxMetadata  = 1 << 16   // metadata values in a file
-	MaxTensors   = 1 << 16   // tensors in a file
+	MaxMetadata  = 1 << 16   // metadata values in a file, or in all parts of one
+	MaxTensors   = 1 << 16   // tensors in a file, or in all parts of one
+	MaxParts     = 1 << 10   // files that a model is split into
 	MaxArray     = 1 << 20   // elements of an array; large vocabularies have 262,144 tokens
 	MaxKey       = 1<<16 - 1 // bytes of a metadata key, from the GGUF specification
 	MaxName      = 64        // bytes of a tensor's name, from the GGUF specification
@@ -60,29 +68,40 @@ const (
 	alignmentKey     = "general.alignment"
 )
 
-// File is a parsed model file.
+// File is a parsed model: one file, or all parts of a split one.
 //
-// Invariants, established by Parse:
+// Invariants, established by Parse, and by join for the parts of a split model:
 //
 //  1. Keys and tensor names are unique, of legal length, and printable; no tensor name has a slash.
 //  2. Every tensor has 1 to MaxDims dimensions, none of them 0, whose rows are whole blocks of its
 //     format; their product fits an int.
-//  3. Data of every tensor is exactly its bytes, within the file, aligned, and shared with no other
-//     tensor.
+//  3. Data of every tensor is exactly its bytes, within its part, aligned there, and shared with no
+//     other tensor.
+//  4. Parts are all parts of a split model, in order, each once; there is one of a file that is whole,
+//     and of a part that was parsed by itself.
 //
 // A File does not change until Close, and may be used by several goroutines until then.
 type File struct {
-	Name       string // for messages
+	Name       string // of the first part, for messages
 	Version    uint32
-	Alignment  uint64    // of tensor data, in bytes
-	Size       int64     // of the file, in bytes
-	DataOffset int64     // where tensor data begins, in bytes from the start of the file
-	Meta       []KV      // in the order of the file
-	Tensors    []*Tensor // in the order of the file
+	Alignment  uint64    // of tensor data in the first part, in bytes
+	Size       int64     // of all parts, in bytes
+	DataOffset int64     // where tensor data begins in the first part, in bytes from its start
+	Meta       []KV      // in the order of the file; the first part's
+	Tensors    []*Tensor // in the order of the file, part after part
+	Parts      []Part
 
 	keys    map[string]int     // index in Meta
 	tensors map[string]*Tensor // by name
-	unmap   func() error       // nil when Parse was given the bytes
+	unmap   []func() error     // none when Parse was given the bytes
+}
+
+// Part is one file of a model.
+type Part struct {
+	Name       string
+	Size       int64 // in bytes
+	DataOffset int64 // where tensor data begins, in bytes from the start of the file
+	Tensors    int
 }
 
 // KV is one piece of metadata.
@@ -96,7 +115,8 @@ type Tensor struct {
 	Name   string
 	Format quant.Format
 	Dims   []int  // values a row, rows, and further dimensions, as ggml orders them
-	Offset uint64 // from File.DataOffset, in bytes
+	Part   int    // index in File.Parts
+	Offset uint64 // from that part's DataOffset, in bytes
 	Data   []byte // read-only, valid until the file is closed
 }
 
@@ -129,16 +149,16 @@ func (f *File) Tensor(name string) (*Tensor, error) {
 func (f *File) HasTensor(name string) bool { return f.tensors[name] != nil }
 
 // Check returns an error, wrapping ErrUnsupported, if the file cannot be computed with as a whole:
-// it is one part of a split model, or has a tensor in a format that is not supported. Parse accepts
-// such files so that they can be looked at.
+// it is one part of a split model and was not opened with the others, or has a tensor in a format that
+// is not supported. Parse accepts such files so that they can be looked at.
 func (f *File) Check() error {
-	parts, err := f.UintOr("split.count", 1)
+	s, err := f.split()
 	if err != nil {
-		return err
+		return fmt.Errorf("%w"+fetchAgain, err)
 	}
-	if parts > 1 {
-		return fmt.Errorf("%w: one of %d parts of a split model; join them first, with llama-gguf-split --merge",
-			ErrUnsupported, parts)
+	if s.count != len(f.Parts) {
+		return fmt.Errorf("%w: part %d of %d of a split model, by itself; give one that stands beside the others",
+			ErrUnsupported, s.no+1, s.count)
 	}
 	for _, t := range f.Tensors {
 		if err := t.check(); err != nil {
@@ -161,19 +181,19 @@ func (t *Tensor) check() error {
 func (f *File) Close() error {
 	unmap := f.unmap
 	f.Meta, f.Tensors, f.keys, f.tensors, f.unmap = nil, nil, nil, nil, nil
-	if unmap == nil {
-		return nil
+	var errs []error
+	for _, u := range unmap {
+		if err := u(); err != nil {
+			errs = append(errs, fmt.Errorf("unmap the file: %w", err))
+		}
 	}
-	if err := unmap(); err != nil {
-		return fmt.Errorf("unmap the file: %w", err)
-	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // Forget gives back the memory behind data, which is a tensor's or a part of one, and is not needed for
 // now: reading it again reads the file again. It does nothing where the file is not mapped.
 func (f *File) Forget(data []byte) {
-	if f.unmap != nil {
+	if len(f.unmap) > 0 {
 		forget(data)
 	}
 }

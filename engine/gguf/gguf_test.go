@@ -260,16 +260,3 @@ func TestCheckNamesWhatIsNotSupported(t *testing.T) {
 		t.Error("HasTensor is wrong")
 	}
 }
-
-func TestCheckRefusesPartOfASplitModel(t *testing.T) {
-	var w Writer
-	w.Set("split.count", uint16(3))
-	var out bytes.Buffer
-	if _, err := w.WriteTo(&out); err != nil {
-		t.Fatal(err)
-	}
-	err := mustParse(t, out.Bytes()).Check()
-	if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "one of 3 parts of a split model; join them first") {
-		t.Error(err)
-	}
-}

@@ -10,10 +10,21 @@ import (
 	"unicode/utf8"
 )
 
-// Open maps a model file into memory, read-only, and parses its header. Its tensors are read from
-// disk as they are used. The file must keep its size while it is open: the system ends a process
-// that reads a mapped page beyond the end of a file.
+// Open maps a model file into memory, read-only, and parses its header; of a split model it opens all
+// parts, whichever of them path is. Tensors are read from disk as they are used. The files must keep
+// their sizes while they are open: the system ends a process that reads a mapped page beyond the end of
+// a file.
 func Open(path string) (*File, error) {
+	r := newRoom()
+	f, err := openOne(path, r)
+	if err != nil {
+		return nil, err
+	}
+	return openParts(f, r)
+}
+
+// openOne opens one file.
+func openOne(path string, r *room) (*File, error) {
 	file, size, err := openRegular(path)
 	if err != nil {
 		return nil, err
@@ -26,14 +37,14 @@ func Open(path string) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: map %d bytes into memory: %w", path, size, err)
 	}
-	f, err := Parse(data, path)
+	f, err := parse(data, path, r)
 	if err != nil {
 		if uerr := unmap(); uerr != nil {
 			err = fmt.Errorf("%w; unmap: %w", err, uerr)
 		}
 		return nil, err
 	}
-	f.unmap = unmap
+	f.unmap = []func() error{unmap}
 	return f, nil
 }
 

@@ -30,11 +30,20 @@ const (
 
 // Parse reads the header of a model file that is in memory. It keeps data, which must not change
 // before Close; name stands in messages. Errors wrap ErrNotGGUF, ErrDamaged or ErrUnsupported.
-func Parse(data []byte, name string) (*File, error) {
+func Parse(data []byte, name string) (*File, error) { return parse(data, name, newRoom()) }
+
+// room is what the files of a model may still have.
+type room struct{ tensors, metadata int }
+
+func newRoom() *room { return &room{tensors: MaxTensors, metadata: MaxMetadata} }
+
+// parse is Parse with less room than a whole model has.
+func parse(data []byte, name string, r *room) (*File, error) {
 	f := &File{Name: name, Size: int64(len(data)), Alignment: defaultAlignment}
-	err := f.parse(&cursor{data: data})
+	err := f.parse(&cursor{data: data}, r)
 	switch {
 	case err == nil:
+		f.Parts = []Part{{Name: name, Size: f.Size, DataOffset: f.DataOffset, Tensors: len(f.Tensors)}}
 		return f, nil
 	case errors.Is(err, ErrNotGGUF), errors.Is(err, ErrUnsupported):
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -42,8 +51,8 @@ func Parse(data []byte, name string) (*File, error) {
 	return nil, fmt.Errorf("%s: %w: %w"+fetchAgain, name, ErrDamaged, err)
 }
 
-func (f *File) parse(c *cursor) error {
-	tensors, metadata, err := f.parseHeader(c)
+func (f *File) parse(c *cursor, r *room) error {
+	tensors, metadata, err := f.parseHeader(c, r)
 	if err != nil {
 		return err
 	}
@@ -59,8 +68,8 @@ func (f *File) parse(c *cursor) error {
 	return f.layOut(c.data, c.pos)
 }
 
-// parseHeader returns the numbers of tensors and metadata, checked.
-func (f *File) parseHeader(c *cursor) (tensors, metadata int, err error) {
+// parseHeader returns the numbers of tensors and metadata, checked and taken off the room.
+func (f *File) parseHeader(c *cursor, r *room) (tensors, metadata int, err error) {
 	if !bytes.HasPrefix(c.data, []byte(magic)) {
 		return 0, 0, notGGUF(c.data)
 	}
@@ -77,14 +86,15 @@ func (f *File) parseHeader(c *cursor) (tensors, metadata int, err error) {
 		return 0, 0, fmt.Errorf("%w: GGUF version %d, want 2 or 3"+convert, ErrUnsupported, v)
 	}
 	c.pos = headerSize
-	tensors, err = c.count(binary.LittleEndian.Uint64(c.data[8:]), minTensor, MaxTensors)
+	tensors, err = c.count(binary.LittleEndian.Uint64(c.data[8:]), minTensor, uint64(r.tensors))
 	if err != nil {
 		return 0, 0, fmt.Errorf("tensors: %w", err)
 	}
-	metadata, err = c.count(binary.LittleEndian.Uint64(c.data[16:]), minMetadata, MaxMetadata)
+	metadata, err = c.count(binary.LittleEndian.Uint64(c.data[16:]), minMetadata, uint64(r.metadata))
 	if err != nil {
 		return 0, 0, fmt.Errorf("metadata: %w", err)
 	}
+	r.tensors, r.metadata = r.tensors-tensors, r.metadata-metadata
 	return tensors, metadata, nil
 }
 

@@ -118,3 +118,26 @@ func TestBlockSizesAreThoseOfAnotherReader(t *testing.T) {
 		}
 	}
 }
+
+// Another reader puts the parts of a split model together in the same way.
+func TestAnotherReaderReadsThePartsWritten(t *testing.T) {
+	paths, _ := splitTiny(t, 3)
+	f, err := Open(paths[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() }) //nolint:errcheck // only read
+	theirs, err := peer.ParseGGUFFile(paths[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if int64(theirs.Size) != f.Size || len(theirs.SplitSizes) != len(f.Parts) {
+		t.Fatalf("%d bytes in %d parts, want %d in %d", f.Size, len(f.Parts), theirs.Size, len(theirs.SplitSizes))
+	}
+	for i, p := range f.Parts {
+		if p.Size != int64(theirs.SplitSizes[i]) || p.DataOffset != theirs.SplitTensorDataStartOffsets[i] {
+			t.Errorf("part %d: %d bytes, data at %d, want %d at %d", i, p.Size, p.DataOffset, theirs.SplitSizes[i], theirs.SplitTensorDataStartOffsets[i])
+		}
+	}
+	compareTensors(t, f, theirs.TensorInfos)
+}
