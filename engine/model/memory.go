@@ -27,6 +27,7 @@ type Memory struct {
 
 	mu        sync.Mutex
 	used      int64 // bytes of blocks in use, those of prefixes included; under mu
+	cached    int64 // bytes of blocks that prefixes hold alone; under mu
 	sequences int   // under mu
 	pages     blocks
 	states    blocks
@@ -57,7 +58,7 @@ func (m *Model) NewMemory(budget int64) *Memory {
 func (mem *Memory) Stats() MemoryStats {
 	mem.mu.Lock()
 	defer mem.mu.Unlock()
-	return MemoryStats{mem.budget, mem.used, mem.cached(), mem.sequences}
+	return MemoryStats{mem.budget, mem.used, mem.cached, mem.sequences}
 }
 
 // SequenceBytes is how much memory a sequence of so many tokens takes at most.
@@ -69,7 +70,8 @@ func (m *Model) SequenceBytes(tokens int) int64 {
 // block is one piece of memory: a page, or the states of a sequence.
 type block struct {
 	cpu.Region
-	refs int // sequences and prefixes that hold it; under Memory.mu
+	refs int  // sequences and prefixes that hold it; under Memory.mu
+	kept bool // a prefix holds it; under Memory.mu
 }
 
 // slabBytes is how much memory is asked of the system at once. Blocks that are larger go back to it when
@@ -152,10 +154,28 @@ func (mem *Memory) take(b *blocks) (*block, error) {
 	return x, err
 }
 
-// drop gives up a hold on a block. Under mu.
+// hold takes another hold on a page. Under mu.
+func (mem *Memory) hold(x *block) {
+	if x.kept && x.refs == 1 {
+		mem.cached -= int64(mem.pages.size)
+	}
+	x.refs++
+}
+
+// drop gives up a sequence's hold on a block. Under mu.
 func (mem *Memory) drop(b *blocks, x *block) {
-	if x.refs--; x.refs == 0 {
+	switch x.refs--; {
+	case x.refs == 0:
 		mem.used -= int64(b.size)
 		b.put(x)
+	case x.refs == 1 && x.kept:
+		mem.cached += int64(b.size)
 	}
+}
+
+// forget gives up a block that only a prefix holds. Under mu.
+func (mem *Memory) forget(b *blocks, x *block) {
+	mem.cached -= int64(b.size)
+	x.kept = false
+	mem.drop(b, x)
 }

@@ -92,7 +92,7 @@ func (mem *Memory) resume(s *Sequence, tokens []int32) *prefix {
 	mem.unpin(s.shared)
 	s.shared = from
 	for p := from; p.page != nil; p = p.parent {
-		p.page.refs++
+		mem.hold(p.page)
 		s.pages = append(s.pages, p.page)
 	}
 	slices.Reverse(s.pages)
@@ -112,9 +112,10 @@ func (mem *Memory) share(s *Sequence) {
 				parent: s.shared, key: key, page: s.pages[done], depth: done + 1, children: map[string]*prefix{},
 			}
 			next.page.refs++
+			next.page.kept = true
 			s.shared.children[key] = next
 		} else if next.page != s.pages[done] { // computed twice, to the same bits
-			next.page.refs++
+			mem.hold(next.page)
 			mem.drop(&mem.pages, s.pages[done])
 			s.pages[done] = next.page
 		}
@@ -138,30 +139,13 @@ func (mem *Memory) share(s *Sequence) {
 		return
 	}
 	s.shared.state = save
+	save.kept = true
+	mem.cached += int64(mem.states.size)
 }
 
 // known reports whether s has nothing to share, and no state to save. It takes no lock: s.shared is s's.
 func (s *Sequence) known() bool {
 	return s.shared == nil || (s.shared.depth+1)*PagePositions > len(s.tokens) && s.branch != len(s.tokens)
-}
-
-// cached is how many bytes prefixes hold alone. Under mu.
-func (mem *Memory) cached() int64 {
-	sum := int64(0)
-	var walk func(p *prefix)
-	walk = func(p *prefix) {
-		if p.page != nil && p.page.refs == 1 {
-			sum += int64(mem.pages.size)
-		}
-		if p.state != nil {
-			sum += int64(mem.states.size)
-		}
-		for _, c := range p.children {
-			walk(c)
-		}
-	}
-	walk(mem.prefixes.root)
-	return sum
 }
 
 // pin keeps a prefix and its ancestors. Under mu.
@@ -185,9 +169,9 @@ func (mem *Memory) evict() bool {
 		return false
 	}
 	p.leaveRing()
-	mem.drop(&mem.pages, p.page)
+	mem.forget(&mem.pages, p.page)
 	if p.state != nil {
-		mem.drop(&mem.states, p.state)
+		mem.forget(&mem.states, p.state)
 	}
 	delete(p.parent.children, p.key)
 	if p.parent.pins == 0 && len(p.parent.children) == 0 {

@@ -96,7 +96,7 @@ func (s *Sequence) Fork() (*Sequence, error) {
 	mem.mu.Lock()
 	full := len(s.tokens) / PagePositions
 	for _, p := range s.pages[:full] {
-		p.refs++
+		mem.hold(p)
 		f.pages = append(f.pages, p)
 	}
 	if s.shared != nil {
