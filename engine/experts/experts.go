@@ -30,6 +30,9 @@ type Options struct {
 	Float bool
 	// Backend computes; nil is that of the process, cpu.Default.
 	Backend *cpu.Backend
+	// Loaded, if set, is told how many more bytes of the file are ready to be computed on, by several
+	// goroutines at the same time.
+	Loaded func(bytes int)
 }
 
 // ErrNoExperts: the file has no routed experts.
@@ -53,7 +56,12 @@ func Load(f *gguf.File, layers int, o Options) (*Store, error) {
 			return nil, err
 		}
 		from := cpu.From(&ref.Layer{Number: i, Exponent: o.Profile.Exponents[i], Experts: list})
-		from.Done = func(m *ref.Matrix) { f.Forget(m.Data) }
+		from.Done = func(m *ref.Matrix) {
+			f.Forget(m.Data)
+			if o.Loaded != nil {
+				o.Loaded(len(m.Data))
+			}
+		}
 		if s.layers[i], err = backend.NewLayer(arena, from); err != nil {
 			return nil, err
 		}

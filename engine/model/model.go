@@ -51,6 +51,9 @@ type Options struct {
 	State StateFormat
 	// Backend computes; nil is that of the process, cpu.Default.
 	Backend *cpu.Backend
+	// Loaded, if set, is told how many more bytes of the file are ready to be computed on, by several
+	// goroutines at the same time.
+	Loaded func(bytes int)
 }
 
 // Load reads the dense part of f, which must stay open and unchanged as long as the model is used: the
@@ -72,7 +75,10 @@ func Load(f *gguf.File, o Options) (*Model, error) {
 		return nil, err
 	}
 	m := &Model{Config: c, layout: newLayout(&c, o.KV, o.State), profile: o.Profile, backend: o.Backend, ops: vector.For(o.Backend.Variant())}
-	l := &loader{f: f, c: &m.Config, backend: o.Backend, arena: cpu.NewArena(), float: o.Float}
+	l := &loader{f: f, c: &m.Config, backend: o.Backend, arena: cpu.NewArena(), float: o.Float, loaded: o.Loaded}
+	if l.loaded == nil {
+		l.loaded = func(int) {}
+	}
 	const table = "token_embd.weight"
 	m.embed = l.embedding(table)
 	m.norm = l.vector("output_norm.weight", c.Hidden)

@@ -52,6 +52,7 @@ type loader struct {
 	backend *cpu.Backend
 	arena   *cpu.Arena
 	float   bool // rows of float32 for all matrices
+	loaded  func(bytes int)
 	err     error
 }
 
@@ -144,6 +145,7 @@ func (l *loader) prepare(name string, m *ref.Matrix, format moe.RowFormat) *cpu.
 		l.fail(fmt.Errorf("tensor %s: %w", name, err))
 		return nil
 	}
+	l.loaded(len(m.Data))
 	return p
 }
 
