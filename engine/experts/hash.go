@@ -53,17 +53,23 @@ func HashModel(f *gguf.File, p ref.Profile) Hash {
 			parts = t.Dims[2]
 		}
 		put(parts)
-		size := len(t.Data) / parts
 		for i := range parts {
-			part := t.Data[i*size : (i+1)*size]
-			sum := sha256.Sum256(part)
+			sum := hashPart(f, t, i, parts)
 			b = append(b, sum[:]...)
-			f.Forget(part)
 		}
 		_, _ = h.Write(b)
 		b = b[:0]
 	}
 	return Hash(h.Sum(nil))
+}
+
+// hashPart is SHA-256 of the bytes of one of the equal parts of t, whose pages it gives back.
+func hashPart(f *gguf.File, t *gguf.Tensor, i, parts int) Hash {
+	size := len(t.Data) / parts
+	part := t.Data[i*size : (i+1)*size]
+	sum := sha256.Sum256(part)
+	f.Forget(part)
+	return sum
 }
 
 // HashProfile names a profile, so that two sides can tell in what they differ.
