@@ -154,6 +154,11 @@ func vecDeltaRead(delta, state, k *float32, n, stride, rows int, decay float32)
 //go:noescape
 func vecDeltaWrite(o, state, k, q, delta *float32, n, stride, rows int)
 
+// vecDelta does Delta for n columns, a multiple of 32.
+//
+//go:noescape
+func vecDelta(out, state, k, q, v *float32, n, stride, rows int, decay, beta float32)
+
 // vecF16: dst = the binary16 of src
 //
 //go:noescape

@@ -42,13 +42,16 @@ func vecTurn(*float32, *float32, *float32, *float32, int)                       
 func vecAddRows(*float32, *float32, *float32, int, int, int)                        { panic(none) }
 func vecDeltaRead(*float32, *float32, *float32, int, int, int, float32)             { panic(none) }
 func vecDeltaWrite(*float32, *float32, *float32, *float32, *float32, int, int, int) { panic(none) }
-func vecF16(*float32, *byte, int)                                                   { panic(none) }
-func vecBF16(*float32, *byte, int)                                                  { panic(none) }
-func vecQ8(*float32, *byte, int)                                                    { panic(none) }
-func vecQ5(*float32, *byte, int)                                                    { panic(none) }
-func vecMXFP4(*float32, *byte, int)                                                 { panic(none) }
-func vecBlockK(*float32, *quant.BlockK, bool)                                       { panic(none) }
-func vecToF16(*byte, *float32, int)                                                 { panic(none) }
-func vecToQ8(*byte, *float32, int)                                                  { panic(none) }
-func vecToBF16(*byte, *float32, int)                                                { panic(none) }
-func vecRoundBF16(*float32, int)                                                    { panic(none) }
+func vecDelta(*float32, *float32, *float32, *float32, *float32, int, int, int, float32, float32) {
+	panic(none)
+}
+func vecF16(*float32, *byte, int)             { panic(none) }
+func vecBF16(*float32, *byte, int)            { panic(none) }
+func vecQ8(*float32, *byte, int)              { panic(none) }
+func vecQ5(*float32, *byte, int)              { panic(none) }
+func vecMXFP4(*float32, *byte, int)           { panic(none) }
+func vecBlockK(*float32, *quant.BlockK, bool) { panic(none) }
+func vecToF16(*byte, *float32, int)           { panic(none) }
+func vecToQ8(*byte, *float32, int)            { panic(none) }
+func vecToBF16(*byte, *float32, int)          { panic(none) }
+func vecRoundBF16(*float32, int)              { panic(none) }
