@@ -168,6 +168,12 @@ func TestUsageErrorsAreOneLineThatSaysWhatToDo(t *testing.T) {
 		{"two scenarios", nil, []string{"dispatch", "list"}, `"list" is one argument too many`},
 		{"round trip of kernels", nil, []string{"kernels", "--rtt=1ms"}, "--rtt is not for kernels"},
 		{"workers of kernels", nil, []string{"--workers", "1", "kernels"}, "--workers is not for kernels"},
+		{"model of dispatch", nil, []string{"-m", "x.gguf"}, "--model is not for dispatch"},
+		{"prefill of kernels", nil, []string{"kernels", "--prefill=3"}, "--prefill is not for kernels"},
+		{"experts of a model", nil, []string{"model", "--experts=3"}, "--experts is not for model"},
+		{"sequences that fall", nil, []string{"model", "--sequences=8,1"}, "--sequences [8 1], want ascending numbers"},
+		{"words for sequences", nil, []string{"model", "--sequences=1,x"}, `--sequences: want a whole number, got "x"`},
+		{"model like no other", nil, []string{"model", "--like=gpt"}, "--like"},
 		{"bars of dispatch", nil, []string{"--judge"}, "--judge is not for dispatch"},
 		{"kernels of no batch", nil, []string{"kernels", "--batch=0"}, "--batch 0, want 1 to 4096"},
 		{"word for a switch", nil, []string{"--json=maybe"}, "--json: want true or false"},
@@ -218,6 +224,49 @@ func TestKernelsPrintsJSON(t *testing.T) {
 	d.DisallowUnknownFields()
 	if err := d.Decode(&r); err != nil || d.More() || len(r.Results) < 7 || r.Settings.Scenario != bench.KernelsName || r.Settings.Pairs != 2 {
 		t.Fatalf("%v, more: %v\n%s", err, d.More(), o.stdout)
+	}
+}
+
+// smallModel makes the scenario model one of a second.
+var smallModel = []string{"model", "--quick", "--sequences=1,3", "--prompt=2", "--tokens=3", "--prefill=9", "--repeat=1"}
+
+func TestModelPrintsARowForEveryPoint(t *testing.T) {
+	t.Parallel()
+	o := kvasirBench(t, append(smallModel[:7:7], "--judge")...)
+	if o.status != statusDone {
+		t.Fatalf("exit status %d, standard error %q", o.status, o.stderr)
+	}
+	wantNarrow(t, o.stdout)
+	head, table, ok := strings.Cut(o.stdout, "identical\n")
+	if !ok || !strings.Contains(head, "dimensions of mini: qwen35moe, 4 layers") || !strings.Contains(head, "--quick") {
+		t.Fatalf("printed %q", o.stdout)
+	}
+	for _, want := range []string{"decode      1 ", "\ndecode      3 ", "\nprefill     9 ", "of 1        yes\n", "Loading 0.01 GB"} {
+		if !strings.Contains(table, want) {
+			t.Errorf("%q is not printed:\n%s", want, table)
+		}
+	}
+	if !strings.Contains(o.stderr, "  3 sequences\n") || !strings.HasSuffix(o.stderr, "done\n") {
+		t.Errorf("progress %q", o.stderr)
+	}
+}
+
+func TestModelPrintsJSON(t *testing.T) {
+	t.Parallel()
+	o := kvasirBench(t, append(smallModel[:7:7], "--json")...)
+	var r bench.ModelReport
+	d := json.NewDecoder(strings.NewReader(o.stdout))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&r); err != nil || d.More() || len(r.Results) != 3 || r.Settings.Scenario != bench.ModelName || r.Settings.Pairs != 1 {
+		t.Fatalf("%v, more: %v\n%s", err, d.More(), o.stdout)
+	}
+}
+
+func TestModelThatIsNotThereIsOneLine(t *testing.T) {
+	t.Parallel()
+	o := kvasirBench(t, "model", "-m", "none.gguf")
+	if o.status != statusFailed || o.stdout != "" || strings.Count(o.stderr, "\n") != 1 || !strings.Contains(o.stderr, "none.gguf: ") {
+		t.Errorf("%+v", o)
 	}
 }
 
@@ -274,7 +323,7 @@ func TestListNamesTheScenarios(t *testing.T) {
 	}
 	wantNarrow(t, o.stdout)
 	var list []bench.About
-	if o = kvasirBench(t, "list", "--json"); json.Unmarshal([]byte(o.stdout), &list) != nil || len(list) != 2 {
+	if o = kvasirBench(t, "list", "--json"); json.Unmarshal([]byte(o.stdout), &list) != nil || len(list) != 3 {
 		t.Errorf("%+v", o)
 	}
 }

@@ -21,22 +21,30 @@ type cli struct {
 	Workers number   `help:"Workers behind the gateway (default 1)." placeholder:"N"`
 	Quick   bool     `help:"A small layer and small batches: done within 15 s."`
 	JSON    bool     `name:"json" help:"Print one JSON object; docs/bench-json.md describes it."`
-	Judge   bool     `help:"Fail where a bar is missed (kernels)."`
+	Judge   bool     `help:"Fail where a bar is missed (kernels, model)."`
 	Repeat  number   `help:"Rounds of every batch, pairs of every point (default: as many as --budget allows)." placeholder:"N"`
-	Budget  duration `help:"Time for the whole run (default 1m50s, kernels 2m30s, with --quick 10s)." placeholder:"TIME"`
+	Budget  duration `help:"Time for the whole run (default 1m50s, kernels 2m30s, model 4m, with --quick 10s)." placeholder:"TIME"`
 	Experts number   `help:"Experts of the layer (default 256, with --quick 16)." placeholder:"N"`
 	TopK    number   `name:"topk" help:"Experts a row (default 8)." placeholder:"N"`
 	Hidden  number   `help:"Values a row (default 3072, with --quick 1024)." placeholder:"N"`
 	FFN     number   `name:"ffn" help:"Values between gate and down (default 1024, with --quick 256)." placeholder:"N"`
 	Seed    number   `help:"Of weights, rows and picks (default 1)." placeholder:"N"`
-	Usage   helpFlag `name:"help" help:"Print help." short:"h"`
 
-	Scenario string `arg:"" optional:"" default:"dispatch" help:"What to measure, or list: dispatch, kernels."`
+	Model     string  `help:"Model file (model). Default: one with random weights is made, as --like says." short:"m" placeholder:"FILE" group:"model"`
+	Like      string  `help:"Dimensions of the model that is made: those of kvasir model synth --like (default anchor)." placeholder:"NAME" group:"model"`
+	Sequences numbers `help:"Sequences that decode together, a point for each (default 1,8,64,256,512; none: 0)." placeholder:"N,N" group:"model"`
+	Prompt    number  `help:"Tokens of each before those that are counted (default 16)." placeholder:"N" group:"model"`
+	Tokens    number  `help:"Tokens of each that are counted (default 16)." placeholder:"N" group:"model"`
+	Prefill   number  `help:"Tokens of the prompt that is read in one go (default 512; none: 0)." placeholder:"N" group:"model"`
+
+	Usage helpFlag `name:"help" help:"Print help." short:"h"`
+
+	Scenario string `arg:"" optional:"" default:"dispatch" help:"What to measure, or list: dispatch, kernels, model."`
 }
 
 // Help is printed by kvasir-bench --help.
 func (cli) Help() string {
-	return `The layer has the dimensions of Qwen3.5-122B-A10B and random weights. dispatch computes every batch here, then by workers behind a gateway and a hub at 0 ms, then at --rtt, in turns; every answer is compared with the local one, bit for bit. kernels computes here alone, beside the peak of int8 and the rate of memory.
+	return `The layer has the dimensions of Qwen3.5-122B-A10B and random weights. dispatch computes every batch here, then by workers behind a gateway and a hub at 0 ms, then at --rtt, in turns; every answer is compared with the local one, bit for bit. kernels computes here alone, beside the peak of int8 and the rate of memory. model runs a whole model beside them.
 
 Every flag has an environment variable: KVASIR_BATCH is that of --batch. KVASIR_KERNEL chooses the kernels.
 
@@ -45,6 +53,7 @@ Examples:
     kvasir-bench --batch 512
     kvasir-bench --quick --rtt 80ms
     kvasir-bench kernels
+    kvasir-bench model -m model.gguf --sequences 1,64
     kvasir-bench --json dispatch > figures.json
     kvasir-bench list`
 }
@@ -52,9 +61,13 @@ Examples:
 // foreign names the flags that say nothing to a scenario. On the command line they are mistakes; variables
 // may be meant for another run.
 var foreign = map[string][]string{
-	bench.DispatchName: {"judge"},
-	bench.KernelsName:  {"rtt", "workers"},
+	bench.DispatchName: append([]string{"judge"}, modelFlags...),
+	bench.KernelsName:  append([]string{"rtt", "workers"}, modelFlags...),
+	bench.ModelName:    {"rtt", "workers", "batch", "experts", "topk", "hidden", "ffn"},
 }
+
+// modelFlags are those of the scenario model alone.
+var modelFlags = []string{"model", "like", "sequences", "prompt", "tokens", "prefill"}
 
 // checkForeign refuses flags of other scenarios.
 func checkForeign(scenario string, path []*kong.Path) error {
@@ -87,6 +100,28 @@ func (n number) or(dst *int) {
 	if n.given {
 		*dst = n.n
 	}
+}
+
+// numbers is a list of whole numbers that may be left out.
+type numbers struct {
+	list  []int
+	given bool
+}
+
+// UnmarshalText reads numbers with commas between them; 0 alone is none.
+func (n *numbers) UnmarshalText(text []byte) error {
+	n.list, n.given = nil, true
+	if string(text) == "0" {
+		return nil
+	}
+	for part := range strings.SplitSeq(string(text), ",") {
+		var one number
+		if err := one.UnmarshalText([]byte(strings.TrimSpace(part))); err != nil {
+			return err
+		}
+		n.list = append(n.list, one.n)
+	}
+	return nil
 }
 
 // duration is a time that may be left out.
@@ -151,6 +186,30 @@ func (c *cli) kernels() bench.Kernels {
 	return k
 }
 
+// model makes settings of flags.
+func (c *cli) model() bench.Model {
+	m := bench.DefaultModel()
+	if c.Quick {
+		m = bench.QuickModel()
+	}
+	m.Path = c.Model
+	if c.Like != "" {
+		m.Like = c.Like
+	}
+	if c.Sequences.given {
+		m.Sequences = c.Sequences.list
+	}
+	c.Prompt.or(&m.Prompt)
+	c.Tokens.or(&m.Tokens)
+	c.Prefill.or(&m.Prefill)
+	c.Repeat.or(&m.Pairs)
+	c.Budget.or(&m.Budget)
+	if c.Seed.given {
+		m.Seed = uint64(c.Seed.n)
+	}
+	return m
+}
+
 // helpFlag prints the help, whatever else is on the command line.
 type helpFlag bool
 
@@ -203,6 +262,7 @@ func parse(args []string, stdout io.Writer, getenv func(string) string) (*cli, e
 		kong.NoDefaultHelp(),
 		kong.Writers(out, io.Discard),
 		kong.Exit(func(int) { panic("BUG: kong must not end the process") }),
+		kong.ExplicitGroups([]kong.Group{{Key: "model", Title: "Flags of model:"}}),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: bench.Columns}),
 		kong.Resolvers(kong.ResolverFunc(func(_ *kong.Context, _ *kong.Path, f *kong.Flag) (any, error) {
 			if v := getenv(variable(f.Name)); v != "" && f.Name != "help" {

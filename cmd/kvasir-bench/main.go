@@ -106,6 +106,8 @@ func (a *app) run(ctx context.Context, args []string) error {
 		return a.dispatch(ctx, c)
 	case bench.KernelsName:
 		return a.kernels(ctx, c)
+	case bench.ModelName:
+		return a.model(ctx, c)
 	}
 	return usagef("%q is no scenario; kvasir-bench list names them", c.Scenario)
 }
@@ -219,6 +221,35 @@ func kernelsVerdict(r *bench.KernelsReport, judge bool) error {
 		return fmt.Errorf("the same rows had different answers at %s; run kvasir doctor", strings.Join(bad, "; "))
 	}
 	if bad := r.Missed(); judge && len(bad) > 0 {
+		return fmt.Errorf("missed: %s", strings.Join(bad, "; "))
+	}
+	return nil
+}
+
+// model runs the scenario of that name.
+func (a *app) model(ctx context.Context, c *cli) error {
+	m := c.model()
+	if err := m.Check(); err != nil {
+		return settings(err)
+	}
+	var report *bench.ModelReport
+	err := a.measure(ctx, c.JSON, func(ctx context.Context, v *view) (measured, error) {
+		t := bench.NewModelTable(v.w)
+		var err error
+		report, err = m.Run(ctx, bench.ModelObserver{
+			Progress: v.progress.show,
+			Begin:    func(r *bench.ModelReport) { v.begin(modelHead(r), c.Quick, t.Head) },
+			Row:      func(x bench.ModelResult) { v.do(func() error { return t.Row(x) }) },
+		})
+		return report, err
+	})
+	if err != nil {
+		return err
+	}
+	if bad := report.Different(); len(bad) > 0 {
+		return fmt.Errorf("the same prompts had different tokens at %s; run kvasir doctor", strings.Join(bad, "; "))
+	}
+	if bad := report.Missed(); c.Judge && len(bad) > 0 {
 		return fmt.Errorf("missed: %s", strings.Join(bad, "; "))
 	}
 	return nil

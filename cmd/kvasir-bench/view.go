@@ -63,6 +63,21 @@ func kernelsHead(name string, r *bench.KernelsReport) []string {
 	}
 }
 
+// modelHead says what is measured.
+func modelHead(r *bench.ModelReport) []string {
+	s := &r.Settings
+	threads := fmt.Sprintf("%d threads", s.Threads)
+	if s.Threads == 1 {
+		threads = "1 thread"
+	}
+	return []string{
+		fmt.Sprintf("%s: %s, %d layers, hidden %d, %d experts, top-%d, FFN %d, %s, vocabulary %d; %.2f GB", s.Model, s.Arch, s.Layers,
+			s.Hidden, s.Experts, s.TopK, s.FFN, s.Quant, s.Vocab, float64(s.File)/1e9),
+		fmt.Sprintf("computed here with %s; prompts of %d random tokens, and %d tokens of each are counted", threads, s.Prompt, s.Tokens),
+		machineLine(&r.Machine, s.Kernel),
+	}
+}
+
 // machineLine describes the machine and the build.
 func machineLine(m *bench.Machine, kernel string) string {
 	commit := "not recorded in this build"
