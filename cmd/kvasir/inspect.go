@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -11,21 +13,23 @@ import (
 type inspectCmd struct {
 	File    filePath `arg:"" optional:"" help:"Model file in GGUF format. Default: the built-in kvasir-tiny."`
 	Tensors bool     `help:"List all tensors."`
+	Hashes  bool     `help:"Hash the experts of every layer and list them; reads all weights, about a second a gigabyte."`
 	jsonFlag
 }
 
 // Help is printed by kvasir model inspect --help.
 func (inspectCmd) Help() string {
-	return `The routed experts are the part of a model that may live on other machines; the rest is dense and stays on the backbone. Memory is what one sequence holds besides the weights. With --json everything is printed, metadata and tensors too.
+	return `The routed experts are the part of a model that may live on other machines, layer by layer; the rest is dense and stays on the backbone. Memory is what sequences hold besides the weights. Of a model that is split into parts any one may be given; all must stand in one folder. With --json everything is printed, metadata, tensors and layers too; hashes in full, with --hashes.
 
-Example:
+Examples:
 
-    kvasir model inspect --tensors model.gguf`
+    kvasir model inspect --tensors model.gguf
+    kvasir model inspect --hashes --json model-00001-of-00003.gguf`
 }
 
 // Run prints what is in a file.
-func (c *inspectCmd) Run(a *app) error {
-	info, err := engine.Inspect(string(c.File))
+func (c *inspectCmd) Run(ctx context.Context, a *app) error {
+	info, err := c.inspect(ctx)
 	if err != nil {
 		return err
 	}
@@ -39,11 +43,26 @@ func (c *inspectCmd) Run(a *app) error {
 	roles(&info).print(s)
 	s.printf("\n")
 	formats(&info).print(s)
+	if len(info.Files) > 1 {
+		s.printf("\n")
+		files(&info).print(s)
+	}
+	if c.Hashes && info.Slices != nil {
+		s.printf("\n")
+		layers(&info).print(s)
+	}
 	if c.Tensors {
 		s.printf("\n")
 		tensors(&info).print(s)
 	}
 	return nil
+}
+
+func (c *inspectCmd) inspect(ctx context.Context) (engine.Info, error) {
+	if c.Hashes {
+		return engine.InspectHashes(ctx, string(c.File))
+	}
+	return engine.Inspect(string(c.File))
 }
 
 // facts are the lines on top.
@@ -66,9 +85,7 @@ func facts(info *engine.Info) *table {
 		shapeFacts(t, x)
 	}
 	if m := info.Memory; m != nil && info.Shape != nil {
-		full := m.Fixed + m.PerToken*int64(info.Shape.Context)
-		t.add("memory", fmt.Sprintf("%s a sequence and %s a token of it, %s with a full context",
-			size(uint64(m.Fixed)), size(uint64(m.PerToken)), size(uint64(full))))
+		memoryFacts(t, m, info.Shape)
 	}
 	if x := info.Slices; x != nil {
 		t.add("to spread", fmt.Sprintf("%s in %s, %s or %.1f %% of the weights; about %s each",
@@ -80,13 +97,28 @@ func facts(info *engine.Info) *table {
 	return t
 }
 
+// manySequences is the number of sequences that memory is told for besides one: a full micro-batch.
+const manySequences = 512
+
+func memoryFacts(t *table, m *engine.MemoryInfo, x *engine.ShapeInfo) {
+	full := m.Fixed + m.PerToken*int64(x.Context)
+	formats := "keys and values in " + m.KV
+	if x.Recurrent > 0 {
+		formats += ", state in " + m.State
+	}
+	t.add("memory", fmt.Sprintf("%s a sequence and %s a token of it, %s with a full context; %s",
+		size(uint64(m.Fixed)), size(uint64(m.PerToken)), size(uint64(full)), formats))
+	t.add("", fmt.Sprintf("%d sequences: %s and %s a token of each, %s with full contexts", manySequences,
+		size(uint64(manySequences*m.Fixed)), size(uint64(manySequences*m.PerToken)), size(uint64(manySequences*full))))
+}
+
 func shapeFacts(t *table, x *engine.ShapeInfo) {
 	layers := strconv.Itoa(x.Layers)
 	if x.Recurrent > 0 {
 		layers += fmt.Sprintf(": %d with gated DeltaNet, %d with attention", x.Recurrent, x.Layers-x.Recurrent)
 	}
 	if x.MTP > 0 {
-		layers += "; " + plural(x.MTP, "MTP block") + ", not run"
+		layers += "; " + plural(x.MTP, "MTP block") + ", kept and not run"
 	}
 	t.add("layers", layers)
 	t.add("hidden", decimal(uint64(x.Hidden)))
@@ -122,6 +154,31 @@ func formats(info *engine.Info) *table {
 	t := &table{head: []string{"format", "tensors", "size", "share"}, right: []bool{false, true, true, true}}
 	for _, f := range info.Formats {
 		t.add(f.Format, strconv.Itoa(f.Tensors), size(uint64(f.Bytes)), share(f.Bytes, weights(info)))
+	}
+	return t
+}
+
+// files are the parts of a split model.
+func files(info *engine.Info) *table {
+	t := &table{head: []string{"file", "tensors", "size"}, right: []bool{false, true, true}}
+	for _, f := range info.Files {
+		t.add(filepath.Base(f.Name), strconv.Itoa(f.Tensors), size(uint64(f.Bytes)))
+	}
+	return t
+}
+
+// shortHash is how many characters of a hash a table shows.
+const shortHash = 16
+
+// layers are the slices.
+func layers(info *engine.Info) *table {
+	t := &table{head: []string{"layer", "experts", "formats", "size", "hash"}, right: []bool{true, true, false, true, false}}
+	for _, x := range info.Slices.List {
+		layer := strconv.Itoa(x.Layer)
+		if x.MTP {
+			layer = "MTP " + layer
+		}
+		t.add(layer, strconv.Itoa(x.Experts), strings.Join(x.Formats, " "), size(uint64(x.Bytes)), x.Hash[:min(shortHash, len(x.Hash))])
 	}
 	return t
 }
