@@ -1,0 +1,523 @@
+package schedule
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"kvasir/engine/model"
+)
+
+// one is a request with one choice.
+func one(n, limit int) Request {
+	return Request{Prompt: prompt(n), Limit: limit, Choices: []Chooser{&dice{vocab: fakeVocab}}}
+}
+
+func TestSubmitRefusesBeforeAnyWork(t *testing.T) {
+	f := &fake{budget: testBytes(100)}
+	s := newFake(t, f, limits{sequences: 4}, 0)
+	d := &dice{vocab: fakeVocab}
+	tests := []struct {
+		name string
+		r    Request
+		want error
+		says string
+	}{
+		{"no prompt", Request{Limit: 1, Choices: []Chooser{d}}, ErrRequest, "no tokens"},
+		{"a prompt as long as the context", one(fakeContext, 1), ErrTooLong, "200 tokens and the model takes 200"},
+		{"no limit", one(1, 0), ErrRequest, "limit of 0"},
+		{"a negative limit", one(1, -1), ErrRequest, "limit of -1"},
+		{"no choices", Request{Prompt: prompt(1), Limit: 1}, ErrRequest, "1 to 4"},
+		{"too many choices", Request{Prompt: prompt(1), Limit: 1, Choices: []Chooser{d, d, d, d, d}}, ErrRequest, "1 to 4"},
+		{"no chooser", Request{Prompt: prompt(1), Limit: 1, Choices: []Chooser{nil}}, ErrRequest, "chooser"},
+		{"a class", Request{Prompt: prompt(1), Limit: 1, Choices: []Chooser{d}, Class: 2}, ErrRequest, "class 2"},
+		{"a token below", Request{Prompt: []int32{1, -1}, Limit: 1, Choices: []Chooser{d}}, ErrRequest, "token 1 of the prompt is -1"},
+		{"a token above", Request{Prompt: []int32{fakeVocab}, Limit: 1, Choices: []Chooser{d}}, ErrRequest, "vocabulary has 16"},
+		{"the memory", one(90, 11), ErrTooLarge, "90 tokens of prompt and 11 of answer"},
+	}
+	for _, tt := range tests {
+		st, err := s.Submit(context.Background(), tt.r)
+		if !errors.Is(err, tt.want) || st != nil || !strings.Contains(fmt.Sprint(err), tt.says) {
+			t.Errorf("%s: %v, want %v with %q", tt.name, err, tt.want, tt.says)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := s.Submit(ctx, one(1, 1)); !errors.Is(err, context.Canceled) {
+		t.Errorf("a context that has ended: %v", err)
+	}
+	if len(f.batches) != 0 || s.Stats() != (Stats{}) {
+		t.Errorf("work was done: %v, %+v", f.batches, s.Stats())
+	}
+	if _, err := collect(submit(t, s, one(90, 10)), one(90, 10)); err != nil {
+		t.Errorf("all that fits is refused: %v", err)
+	}
+}
+
+func TestNewRefusesWhatIsOutOfBounds(t *testing.T) {
+	for _, c := range []Config{{Rows: 513}, {Rows: -1}, {Flights: 65}, {Sequences: -1}, {Waiting: 1 << 21}, {Retries: -1}} {
+		if _, err := New(c); err == nil || !strings.Contains(err.Error(), "want 1 to") {
+			t.Errorf("%+v: error %v", c, err)
+		}
+	}
+	c := Config{}
+	if l, err := c.limits(); err != nil || l != (limits{model.BatchRows, 1, DefaultSequences, DefaultWaiting, defaultGrow}) {
+		t.Errorf("defaults: %+v, %v", l, err)
+	}
+}
+
+func TestAnswersAreThoseOfARequestAlone(t *testing.T) {
+	s := newFake(t, &fake{known: 3}, limits{}, 0)
+	for _, a := range []ask{
+		{tokens: prompt(1), limit: 1, choices: 1},
+		{tokens: prompt(100), limit: 20, choices: 1, ends: true},
+		{tokens: prompt(10), limit: 20, choices: 5, ends: true},
+		{tokens: prompt(10), limit: 1, choices: 3},
+		{tokens: prompt(190), limit: 50, choices: 2}, // the context ends it
+	} {
+		got, err := a.run(t, s)
+		if want := fakeAlone(a); err != nil || !got.equal(want) {
+			t.Errorf("%+v:\n%v, %v, want\n%v", a, got, err, want)
+		}
+	}
+}
+
+func TestEventsSayWhyAChoiceEnds(t *testing.T) {
+	s := newFake(t, &fake{}, limits{}, 0)
+	final := func(r Request) Final {
+		st := submit(t, s, r)
+		var last Event
+		for {
+			e, err := st.Next(context.Background())
+			if errors.Is(err, io.EOF) {
+				return last.Final
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			last = e
+		}
+	}
+	if f := final(one(4, 3)); f != Full {
+		t.Errorf("at its limit: %v", f)
+	}
+	r := one(4, 150)
+	r.Choices[0].(*dice).ends = true
+	if f := final(r); f != Ended {
+		t.Errorf("at its end: %v", f)
+	}
+}
+
+// held is a hook that holds each Forward until something comes in on its channel.
+func held() (before func(context.Context, []*step) error, next chan error) {
+	next = make(chan error)
+	return func(ctx context.Context, _ []*step) error {
+		select {
+		case err := <-next:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}, next
+}
+
+// together submits requests while a micro-batch is under way, and lets that end: they are in the
+// next one.
+func together(t *testing.T, s *Scheduler, next chan error, requests ...Request) (streams []*Stream) {
+	t.Helper()
+	submit(t, s, one(1, 1))
+	synctest.Wait()
+	for _, r := range requests {
+		streams = append(streams, submit(t, s, r))
+	}
+	next <- nil
+	synctest.Wait()
+	return streams
+}
+
+func TestCancelFreesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		before, next := held()
+		f := &fake{before: before}
+		s := newFake(t, f, limits{sequences: 2}, 0)
+		all := together(t, s, next, one(10, 50), one(10, 1), one(10, 50))
+		under, other, waits := all[0], all[1], all[2]
+		// under and other are in a micro-batch. waits has no memory, and is over at once.
+		waits.Cancel()
+		under.Cancel()
+		for _, st := range []*Stream{waits, under} {
+			if _, err := st.Next(t.Context()); !errors.Is(err, ErrCanceled) {
+				t.Errorf("error %v, want %v", err, ErrCanceled)
+			}
+		}
+		if st := s.Stats(); st.Waiting != 0 || st.Running != 2 || f.sequence != 2 {
+			t.Errorf("%+v, %d sequences", st, f.sequence)
+		}
+		next <- nil
+		synctest.Wait()
+		if st := s.Stats(); st.Running != 0 || f.sequence != 0 || f.used != 0 || st.Canceled != 2 || st.Finished != 2 {
+			t.Errorf("%+v, %d sequences", st, f.sequence)
+		}
+		if e, err := other.Next(t.Context()); err != nil || e.Final != Full {
+			t.Errorf("the other: %+v, %v", e, err)
+		}
+		if len(f.batches) != 2 {
+			t.Errorf("micro-batches %v", f.batches)
+		}
+	})
+}
+
+// TestCancelBetweenMicroBatches cancels a sequence that nobody uses while another is under way.
+func TestCancelBetweenMicroBatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		before, next := held()
+		f := &fake{before: before}
+		s := newFake(t, f, limits{rows: 1, sequences: 2}, 0)
+		all := together(t, s, next, one(1, 9), one(1, 9))
+		a, b := all[0], all[1]
+		for range 2 { // each has one token then; a is in a micro-batch
+			next <- nil
+			synctest.Wait()
+		}
+		b.Cancel()
+		if f.sequence != 1 {
+			t.Errorf("%d sequences, want 1", f.sequence)
+		}
+		if _, err := b.Next(t.Context()); err != nil {
+			t.Errorf("what was made before is lost: %v", err)
+		}
+		if _, err := b.Next(t.Context()); !errors.Is(err, ErrCanceled) {
+			t.Errorf("error %v", err)
+		}
+		a.Cancel()
+	})
+}
+
+func TestContextOfSubmitEndsTheRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFake(t, &fake{before: func(context.Context, []*step) error { time.Sleep(time.Second); return nil }}, limits{}, 0)
+		ctx, cancel := context.WithTimeout(t.Context(), 3500*time.Millisecond)
+		defer cancel()
+		st, err := s.Submit(ctx, one(5, 100))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for ; err == nil; n++ {
+			_, err = st.Next(t.Context())
+		}
+		if !errors.Is(err, context.DeadlineExceeded) || n != 4 {
+			t.Errorf("after %d tokens: %v", n-1, err)
+		}
+	})
+}
+
+// TestNobodyWaitsForAMicroBatchOfNobody cancels all that are in a micro-batch whose experts hang.
+func TestNobodyWaitsForAMicroBatchOfNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		before, next := held()
+		s := newFake(t, &fake{before: before}, limits{}, 0)
+		all := together(t, s, next, one(5, 1), one(5, 1))
+		a, b := all[0], all[1]
+		a.Cancel()
+		synctest.Wait()
+		if s.Stats().Running != 2 {
+			t.Error("the micro-batch was cut although somebody waits for it")
+		}
+		b.Cancel()
+		synctest.Wait()
+		if s.Stats().Running != 0 {
+			t.Error("the micro-batch goes on for nobody")
+		}
+		c := submit(t, s, one(5, 1)) // the flight goes on
+		next <- nil
+		if _, err := c.Next(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestSlowReaderHoldsUpNobody(t *testing.T) {
+	s := newFake(t, &fake{}, limits{}, 0)
+	slow := submit(t, s, one(5, 60))
+	quick := one(5, 100)
+	if _, err := collect(submit(t, s, quick), quick); err != nil {
+		t.Fatal(err)
+	}
+	if tokens, err := collect(slow, one(5, 60)); err != nil || len(tokens[0]) != 60 {
+		t.Errorf("the slow one has %d tokens, %v", len(tokens[0]), err)
+	}
+}
+
+func TestFullQueueRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		before, next := held()
+		s := newFake(t, &fake{before: before}, limits{sequences: 1, waiting: 2}, 0)
+		submit(t, s, one(5, 1))
+		synctest.Wait()
+		submit(t, s, one(5, 1))
+		submit(t, s, one(5, 1))
+		if _, err := s.Submit(t.Context(), one(5, 1)); !errors.Is(err, ErrFull) {
+			t.Errorf("error %v, want %v", err, ErrFull)
+		}
+		next <- nil
+		synctest.Wait()
+		submit(t, s, one(5, 1))
+		for range 3 {
+			next <- nil
+		}
+	})
+}
+
+func TestFlightsAreUnderWayTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		before, next := held()
+		f := &fake{before: before}
+		s := newFake(t, f, limits{flights: 3}, 0)
+		st := submit(t, s, Request{Prompt: prompt(5), Limit: 2, Choices: []Chooser{
+			&dice{vocab: fakeVocab}, &dice{vocab: fakeVocab}, &dice{vocab: fakeVocab},
+		}})
+		synctest.Wait()
+		next <- nil
+		synctest.Wait()
+		if got := fmt.Sprint(f.batches); got != "[[5] [1] [1] [1]]" {
+			t.Errorf("micro-batches %s under way, want the three choices in one each", got)
+		}
+		for range 3 {
+			next <- nil
+		}
+		synctest.Wait()
+		for range 6 {
+			if _, err := st.Next(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+func TestFaultFailsItsOwnRequestOnly(t *testing.T) {
+	fault := errors.New("a row is damaged")
+	f := &fake{fault: func(tokens []int32) error {
+		if len(tokens) == 13 && tokens[0] == 10 {
+			return fault
+		}
+		return nil
+	}}
+	s := newFake(t, f, limits{}, 0)
+	r := one(10, 20)
+	bad, fell := submit(t, s, r), submit(t, s, Request{Prompt: prompt(5), Limit: 9, Choices: []Chooser{
+		&dice{vocab: fakeVocab}, &dice{vocab: fakeVocab, failAt: 8},
+	}})
+	good := ask{tokens: prompt(11), limit: 20, choices: 2}
+	if got, err := good.run(t, s); err != nil || !got.equal(fakeAlone(good)) {
+		t.Errorf("the good one: %v, %v", got, err)
+	}
+	if tokens, err := collect(bad, r); !errors.Is(err, fault) || len(tokens[0]) != 3 {
+		t.Errorf("the damaged one: %v, %v", tokens, err)
+	}
+	if _, err := collect(fell, Request{Prompt: prompt(5), Choices: make([]Chooser, 2)}); !errors.Is(err, errDice) {
+		t.Errorf("the one whose chooser fails: %v", err)
+	}
+	if st := s.Stats(); st.Failed != 2 || st.Finished != 1 {
+		t.Errorf("%+v", st)
+	}
+}
+
+var errGone = errors.New("the experts are gone")
+
+func TestExpertsErrorFailsThoseUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		before, next := held()
+		s := newFake(t, &fake{before: before}, limits{sequences: 2}, 0)
+		all := together(t, s, next, one(5, 1), one(6, 1), one(7, 1))
+		next <- errGone
+		for _, st := range all[:2] {
+			if _, err := st.Next(t.Context()); !errors.Is(err, ErrExperts) || !errors.Is(err, errGone) {
+				t.Errorf("error %v", err)
+			}
+		}
+		next <- nil
+		if _, err := all[2].Next(t.Context()); err != nil {
+			t.Errorf("the one that waited: %v", err)
+		}
+	})
+}
+
+// TestRetriesComputeAnew lets one micro-batch in seven fail.
+func TestRetriesComputeAnew(t *testing.T) {
+	n := 0
+	f := &fake{before: func(context.Context, []*step) error {
+		if n++; n%7 == 0 {
+			return errGone
+		}
+		return nil
+	}}
+	s := newFake(t, f, limits{rows: 512}, 100)
+	a := ask{tokens: prompt(30), limit: 40, choices: 3}
+	if got, err := a.run(t, s); err != nil || !got.equal(fakeAlone(a)) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if st := s.Stats(); st.Retries == 0 || st.Recomputed == 0 || st.Decoded != 120 {
+		t.Errorf("%+v", st)
+	}
+	one := ask{tokens: prompt(30), limit: 90, choices: 1}
+	f.before = func(context.Context, []*step) error { return errGone }
+	if _, err := one.run(t, s); !errors.Is(err, errGone) {
+		t.Errorf("when all are used up: %v", err)
+	}
+}
+
+func TestPreemptionChangesNoResult(t *testing.T) {
+	f := &fake{budget: testBytes(150)}
+	s := newFake(t, f, limits{rows: 16, flights: 2}, 0)
+	var wg sync.WaitGroup
+	for i := range 12 {
+		a := ask{tokens: prompt(1 + i), limit: 60, choices: 1 + i%3, seed: uint32(i), class: Class(i % 2)}
+		wg.Go(func() {
+			if got, err := a.run(t, s); err != nil || !got.equal(fakeAlone(a)) {
+				t.Errorf("request %d: %v, %v", i, got, err)
+			}
+		})
+	}
+	wg.Wait()
+	st := s.Stats()
+	if st.Preemptions == 0 || st.Recomputed == 0 || st.Finished != 12 || st.Rows < st.Decoded {
+		t.Errorf("%+v", st)
+	}
+	t.Logf("%+v", st)
+}
+
+// TestNoMemoryAtAllFails gives a sequence less than was promised: it fails instead of trying for
+// ever.
+func TestNoMemoryAtAllFails(t *testing.T) {
+	f := &fake{budget: testBytes(100)}
+	s := newFake(t, f, limits{}, 0)
+	f.budget = testBytes(50)
+	r := one(40, 60)
+	if tokens, err := collect(submit(t, s, r), r); !errors.Is(err, ErrTooLarge) || len(tokens[0]) < 10 {
+		t.Errorf("%d tokens, %v", len(tokens[0]), err)
+	}
+	f.budget = 5
+	if _, err := collect(submit(t, s, r), r); !errors.Is(err, model.ErrMemory) {
+		t.Errorf("not even a sequence: %v", err)
+	}
+}
+
+func TestCloseDrains(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{before: func(context.Context, []*step) error { time.Sleep(time.Second); return nil }}
+		s := newFake(t, f, limits{sequences: 1, flights: 2}, 0)
+		a, b := submit(t, s, one(5, 3)), submit(t, s, one(5, 3))
+		began := time.Now()
+		if err := s.Close(t.Context()); err != nil || time.Since(began) != 6*time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		for _, st := range []*Stream{a, b} {
+			if tokens, err := collect(st, one(5, 3)); err != nil || len(tokens[0]) != 3 {
+				t.Errorf("%v, %v", tokens, err)
+			}
+		}
+		if _, err := s.Submit(t.Context(), one(5, 3)); !errors.Is(err, ErrClosed) {
+			t.Errorf("error %v, want %v", err, ErrClosed)
+		}
+	})
+}
+
+func TestCloseCutsShort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		before, _ := held()
+		s := newFake(t, &fake{before: before}, limits{sequences: 1, flights: 2}, 0)
+		a, b := submit(t, s, one(5, 3)), submit(t, s, one(5, 3))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		if err := s.Close(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		for _, st := range []*Stream{a, b} {
+			if _, err := st.Next(t.Context()); !errors.Is(err, ErrClosed) {
+				t.Errorf("error %v, want %v", err, ErrClosed)
+			}
+		}
+	})
+}
+
+// TestChanceFindsNoOrder lets many requests come, go and fail to find memory, over several flights,
+// and compares what comes of each with the same request alone. One seed is for each run; it is
+// printed.
+func TestChanceFindsNoOrder(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	f := &fake{budget: testBytes(400), known: 7}
+	s := newFake(t, f, limits{rows: 40, flights: 3, sequences: 20, waiting: 1000}, 0)
+	requests := 1000
+	if testing.Short() {
+		requests = 200
+	}
+	chance(t, s, requests, rng, func() ask {
+		return ask{
+			tokens: prompt(1 + rng.IntN(80)), limit: 1 + rng.IntN(60), choices: 1 + max(0, rng.IntN(6)-3),
+			seed: rng.Uint32(), ends: rng.IntN(2) == 0, class: Class(rng.IntN(2)),
+		}
+	}, fakeAlone)
+	if st := s.Stats(); st.Preemptions == 0 {
+		t.Errorf("nobody was preempted: %+v", st)
+	}
+}
+
+// chance runs so many requests at once, cancels one in four somewhere, and compares the others with
+// want.
+func chance(t *testing.T, s *Scheduler, n int, rng *rand.Rand, draw func() ask, want func(ask) answer) {
+	t.Helper()
+	var wg sync.WaitGroup
+	together := make(chan struct{}, 64)
+	for i := range n {
+		a := draw()
+		r, dice := a.request(s.shape.vocab)
+		stop, after := rng.IntN(4) == 0, rng.IntN(2*a.limit)
+		together <- struct{}{}
+		st := submit(t, s, r)
+		wg.Go(func() {
+			defer func() { <-together }()
+			if stop {
+				for range after {
+					if _, err := st.Next(context.Background()); err != nil {
+						break
+					}
+				}
+				st.Cancel()
+				return
+			}
+			got := answer{}
+			var err error
+			if got.tokens, err = collect(st, r); err != nil {
+				t.Errorf("request %d: %v", i, err)
+				return
+			}
+			for _, d := range dice {
+				got.sums = append(got.sums, d.sum)
+			}
+			if w := want(a); !got.equal(w) {
+				t.Errorf("request %d, %+v:\n%v, want\n%v", i, a, got, w)
+			}
+		})
+	}
+	wg.Wait()
+	st := s.Stats()
+	t.Logf("%+v", st)
+	if st.Finished+st.Canceled != int64(n) || st.Failed != 0 {
+		t.Errorf("%d requests were lost or failed", int64(n)-st.Finished-st.Canceled)
+	}
+	if slices.Contains([]int64{st.Decoded, st.Prefilled, st.Batches, st.Reused}, 0) {
+		t.Error("something was not counted")
+	}
+}
