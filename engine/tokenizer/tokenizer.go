@@ -99,6 +99,29 @@ func (t *Tokenizer) BOS() (id int32, add bool) { return t.bos, t.addBOS }
 // without, they are plain text, which is right for whatever comes from outside. User-defined tokens
 // are always cut out.
 func (t *Tokenizer) Encode(text string, special bool) ([]int32, error) {
+	return t.encode(text, trust{control: special})
+}
+
+// EncodeChat returns the ids of a text that a chat template wrote around what people did. Control
+// tokens become their ids, but for those that cover one of the bytes that plain names, in ascending
+// order: these came from outside and are plain text.
+func (t *Tokenizer) EncodeChat(text string, plain []int) ([]int32, error) {
+	return t.encode(text, trust{control: true, plain: plain})
+}
+
+// Controls returns the bytes of text where a control token begins, in ascending order, and where one
+// would begin if the right text followed: what a message must not smuggle into a prompt.
+func (t *Tokenizer) Controls(text string) []int {
+	var at []int
+	for i := range len(text) {
+		if t.special.begins(text, i) {
+			at = append(at, i)
+		}
+	}
+	return at
+}
+
+func (t *Tokenizer) encode(text string, trusted trust) ([]int32, error) {
 	if len(text) > MaxText {
 		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLong, len(text), MaxText)
 	}
@@ -109,7 +132,7 @@ func (t *Tokenizer) Encode(text string, special bool) ([]int32, error) {
 	ids := make([]int32, 0, len(text)/3+1)
 	m := merger{t: t}
 	at := 0
-	for _, c := range t.special.cut(text, special) {
+	for _, c := range t.special.cut(text, trusted) {
 		ids = m.appendWords(ids, text[at:c.at])
 		ids = append(ids, c.id)
 		at = c.at + c.n
