@@ -55,7 +55,7 @@ func TestOpenReadsTensorsBeyondFourGiB(t *testing.T) {
 		}
 	}()
 	wide, err := f.Tensor("wide")
-	if err != nil || len(wide.Data) != 4*(gib+gib/8) {
+	if err != nil || int64(len(wide.Data)) != 4*(gib+gib/8) {
 		t.Fatalf("%d bytes, %v", len(wide.Data), err)
 	}
 	for name, want := range map[string][]byte{"first": first, "last": last} {
