@@ -159,6 +159,11 @@ func vecDeltaWrite(o, state, k, q, delta *float32, n, stride, rows int)
 //go:noescape
 func vecDelta(out, state, k, q, v *float32, n, stride, rows int, decay, beta float32)
 
+// vecDeltaBF16 does DeltaBF16 for n columns, a multiple of 32.
+//
+//go:noescape
+func vecDeltaBF16(out *float32, state *byte, k, q, v *float32, n, stride, rows int, decay, beta float32)
+
 // vecF16: dst = the binary16 of src
 //
 //go:noescape

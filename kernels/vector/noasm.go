@@ -45,6 +45,9 @@ func vecDeltaWrite(*float32, *float32, *float32, *float32, *float32, int, int, i
 func vecDelta(*float32, *float32, *float32, *float32, *float32, int, int, int, float32, float32) {
 	panic(none)
 }
+func vecDeltaBF16(*float32, *byte, *float32, *float32, *float32, int, int, int, float32, float32) {
+	panic(none)
+}
 func vecF16(*float32, *byte, int)             { panic(none) }
 func vecBF16(*float32, *byte, int)            { panic(none) }
 func vecQ8(*float32, *byte, int)              { panic(none) }
