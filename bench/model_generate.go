@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
-	"kvasir/engine"
 	"kvasir/engine/model"
+	"kvasir/kernels/vector"
 )
 
 // generator makes tokens for many sequences together: the model itself, all of them in one step, or a
@@ -47,7 +47,7 @@ func (d direct) generate(ctx context.Context, prompts [][]int32, tokens int) (ge
 		made := make([]int32, 0, tokens+1)
 		g.tokens = append(g.tokens, made)
 		steps[i] = &model.Step{Seq: seq, Tokens: p, Sink: func(logits []float32) {
-			g.tokens[i] = append(g.tokens[i], engine.Argmax(logits))
+			g.tokens[i] = append(g.tokens[i], int32(vector.Active().Argmax(logits)))
 		}}
 	}
 	if err := d.step(ctx, steps); err != nil {
@@ -89,7 +89,7 @@ func (d direct) prefill(ctx context.Context, prompt []int32) (next int32, took t
 		return 0, 0, err
 	}
 	defer seq.Free()
-	s := &model.Step{Seq: seq, Tokens: prompt, Sink: func(logits []float32) { next = engine.Argmax(logits) }}
+	s := &model.Step{Seq: seq, Tokens: prompt, Sink: func(logits []float32) { next = int32(vector.Active().Argmax(logits)) }}
 	start := time.Now()
 	err = d.step(ctx, []*model.Step{s})
 	return next, time.Since(start), err

@@ -39,11 +39,12 @@ func Calibrate(ctx context.Context, c Calibration) (ref.Profile, error) {
 	if err != nil {
 		return p, err
 	}
-	defer func() { _ = f.Close() }() // read only: nothing is lost
-	e, err := assemble(f, defaultProfile)
-	if err != nil {
+	e := &Engine{name: f.Name, file: f}
+	if err := e.assemble(defaultProfile); err != nil {
+		_ = f.Close() // read only: nothing is lost
 		return p, fmt.Errorf("%s: %w", f.Name, err)
 	}
+	defer func() { _ = e.Close() }() // read only: nothing is lost
 	if c.Text == "" {
 		c.Text = calibrationText
 	}

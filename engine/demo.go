@@ -36,7 +36,7 @@ type DemoResult struct {
 // Demo generates once with every routed expert of every layer on workers, in a Loopback swarm without a
 // fallback, and once with local experts, and compares the two. Text of the first is given to emit as it
 // is made.
-func (e *Engine) Demo(ctx context.Context, c DemoConfig, emit func(piece string) error) (DemoResult, error) {
+func (e *Engine) Demo(ctx context.Context, c DemoConfig, emit func(Piece) error) (DemoResult, error) {
 	var d DemoResult
 	if _, err := e.encode(c.Request); err != nil { // before anything is started
 		return d, err
@@ -58,19 +58,39 @@ func (e *Engine) Demo(ctx context.Context, c DemoConfig, emit func(piece string)
 	if c.Ready != nil {
 		c.Ready(l.listeners[1].Addr().String(), l.listeners[0].Addr().String())
 	}
-	if d.Remote, err = e.With(l.Swarm.Experts()).Generate(ctx, c.Request, emit); err != nil {
+	c.keep = true
+	if d.Remote, err = e.remotely(ctx, l, c.Request, emit); err != nil {
 		return d, err
 	}
 	d.Workers = l.Swarm.Workers()
 	if d.Balances, err = l.settle(ctx); err != nil {
 		return d, err
 	}
-	if d.Local, err = e.Generate(ctx, c.Request, func(string) error { return nil }); err != nil {
+	if d.Local, err = e.Generate(ctx, c.Request, func(Piece) error { return nil }); err != nil {
 		return d, err
 	}
-	d.Identical = slices.Equal(d.Remote.Tokens, d.Local.Tokens) && sameBits(d.Remote.Logits, d.Local.Logits)
-	d.Picks = d.Remote.Picks
+	remote, local := d.Remote.First(), d.Local.First()
+	d.Identical = slices.Equal(remote.Tokens, local.Tokens) && sameBits(remote.logits, local.logits)
+	d.Picks = e.picks(&d.Remote)
 	return d, nil
+}
+
+// remotely generates with the workers of a swarm.
+func (e *Engine) remotely(ctx context.Context, l *Loopback, r Request, emit func(Piece) error) (Result, error) {
+	far, err := e.With(l.Swarm.Experts(), 1)
+	if err != nil {
+		return Result{}, err
+	}
+	defer func() { _ = far.Close() }() // the file is e's
+	return far.Generate(ctx, r, emit)
+}
+
+// picks is how many picks the rows of a result had. All but the last of the prompt and the tokens chosen
+// went through all layers but the last one, where only those rows go on whose logits are wanted.
+func (e *Engine) picks(r *Result) int64 {
+	steps := r.First().steps
+	rows := len(r.PromptTokens) + steps - 1
+	return int64(e.model.TopK) * int64(rows*(e.model.Layers-1)+steps)
 }
 
 // settle ends the workers' sessions, so that their last work is reported, has the gateway read the hub's

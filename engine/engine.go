@@ -10,16 +10,21 @@ import (
 	"math"
 	"os"
 	"slices"
-	"time"
+	"sort"
+	"sync"
+	"sync/atomic"
 	"unicode/utf8"
 
 	"kvasir/engine/chat"
 	"kvasir/engine/experts"
 	"kvasir/engine/gguf"
+	"kvasir/engine/grammar"
 	"kvasir/engine/model"
+	"kvasir/engine/schedule"
 	"kvasir/engine/tiny"
 	"kvasir/engine/tokenizer"
 	"kvasir/engine/worker"
+	"kvasir/internal/machine"
 	"kvasir/internal/moe"
 	"kvasir/kernels/ref"
 )
@@ -27,22 +32,35 @@ import (
 // ProfileSuffix follows a model file's name in the name of its arithmetic profile.
 const ProfileSuffix = ".profile.json"
 
-// Options say what to open.
+// Options say what to open, and how.
 type Options struct {
 	Path string // of a GGUF file; empty: the embedded kvasir-tiny
+
+	KV        model.KVFormat    // in which keys and values are kept
+	State     model.StateFormat // in which the states of DeltaNet layers are kept
+	Memory    int64             // bytes for sequences; 0: half of what the machine has left
+	Sequences int               // that run at once; 0: schedule.DefaultSequences
+
+	// Progress, if set, is told how many bytes of the file are ready, of how many, by several goroutines.
+	Progress func(done, total int64)
 }
 
 // Engine is a model that is ready to generate. It is safe for concurrent use.
 type Engine struct {
-	name     string
-	file     *gguf.File
-	model    *model.Model
-	memory   *model.Memory
-	tokens   *tokenizer.Tokenizer
-	template *chat.Template
-	experts  moe.Experts
-	profile  ref.Profile
-	measured bool // the profile was measured, not the default
+	name      string
+	options   Options
+	file      *gguf.File
+	model     *model.Model
+	memory    *model.Memory
+	longest   int // tokens of a sequence, as the context and the memory allow
+	tokens    *tokenizer.Tokenizer
+	template  *chat.Template
+	vocab     func() (*grammar.Vocab, error)
+	experts   moe.Experts
+	scheduler *schedule.Scheduler
+	other     bool // made by With: the file is another's
+	profile   ref.Profile
+	measured  bool // the profile was measured, not the default
 }
 
 // Open loads a model with all its experts on this machine.
@@ -51,8 +69,8 @@ func Open(o Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e, err := assemble(f, func(layers int) (ref.Profile, bool, error) { return loadProfile(o.Path, layers) })
-	if err != nil {
+	e := &Engine{name: f.Name, file: f, options: o}
+	if err := e.assemble(func(layers int) (ref.Profile, bool, error) { return loadProfile(o.Path, layers) }); err != nil {
 		_ = f.Close() // read only: nothing is lost
 		return nil, fmt.Errorf("%s: %w", f.Name, err)
 	}
@@ -67,32 +85,95 @@ func openFile(path string) (*gguf.File, error) {
 }
 
 // assemble puts an engine together; profile gives the arithmetic profile for a number of layers.
-func assemble(f *gguf.File, profile func(layers int) (ref.Profile, bool, error)) (*Engine, error) {
+func (e *Engine) assemble(profile func(layers int) (ref.Profile, bool, error)) error {
+	f := e.file
 	if err := f.Check(); err != nil {
-		return nil, err
+		return err
 	}
-	e := &Engine{name: f.Name, file: f}
 	c, err := model.ReadConfig(f)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if e.profile, e.measured, err = profile(c.Layers); err != nil {
-		return nil, err
+		return err
 	}
-	if e.model, err = model.Load(f, model.Options{Profile: e.profile}); err != nil {
-		return nil, err
-	}
-	e.memory = e.model.NewMemory(0)
-	store, err := experts.Load(f, c.Layers, experts.Options{Profile: e.profile})
-	if err != nil {
-		return nil, err
-	}
-	e.experts = experts.NewLocal(store)
+	// What is small comes first: a mistake in it is told at once.
 	if e.tokens, err = loadTokenizer(f, c.Vocab); err != nil {
-		return nil, err
+		return err
 	}
-	e.template, err = loadTemplate(f, e.tokens)
-	return e, err
+	if e.template, err = loadTemplate(f, e.tokens); err != nil {
+		return err
+	}
+	e.vocab = sync.OnceValues(func() (*grammar.Vocab, error) { return grammarVocab(e.tokens, c.Vocab) })
+	loaded, whole := e.progress()
+	e.model, err = model.Load(f, model.Options{
+		Profile: e.profile, KV: e.options.KV, State: e.options.State, Loaded: loaded,
+	})
+	if err != nil {
+		return err
+	}
+	store, err := experts.Load(f, c.Layers, experts.Options{Profile: e.profile, Loaded: loaded})
+	if err != nil {
+		return err
+	}
+	whole()
+	e.experts = experts.NewLocal(store)
+	return e.begin(1)
+}
+
+// progress returns what counts bytes that are ready, and what says that all are.
+func (e *Engine) progress() (loaded func(bytes int), whole func()) {
+	if e.options.Progress == nil {
+		return nil, func() {}
+	}
+	var total int64
+	for _, t := range e.file.Tensors {
+		total += int64(len(t.Data))
+	}
+	var done atomic.Int64
+	return func(n int) { e.options.Progress(min(done.Add(int64(n)), total), total) },
+		func() { e.options.Progress(total, total) }
+}
+
+// begin starts the scheduler, with so many micro-batches under way at once.
+func (e *Engine) begin(flights int) error {
+	budget := e.options.Memory
+	if budget == 0 {
+		budget = max(int64(machine.Read().Available/2), smallMemory)
+	}
+	e.memory = e.model.NewMemory(budget)
+	e.longest = e.model.Context
+	if e.model.SequenceBytes(e.longest) > budget {
+		e.longest = sort.Search(e.longest, func(n int) bool { return e.model.SequenceBytes(n+1) > budget })
+	}
+	if e.longest < 2 {
+		return fmt.Errorf("a sequence takes %d MiB at least, and there are %d MiB for sequences; give more memory",
+			e.model.SequenceBytes(1)>>20, budget>>20)
+	}
+	var err error
+	e.scheduler, err = schedule.New(schedule.Config{
+		Model: e.model, Memory: e.memory, Experts: e.experts, Flights: flights, Sequences: e.options.Sequences,
+	})
+	return err
+}
+
+// smallMemory is for sequences at least, where a machine has nothing left or does not say.
+const smallMemory = 256 << 20
+
+// grammarVocab is the tokens as grammars see them.
+func grammarVocab(t *tokenizer.Tokenizer, vocab int) (*grammar.Vocab, error) {
+	var ends []int32
+	for id := range int32(t.Size()) {
+		if t.IsEnd(id) {
+			ends = append(ends, id)
+		}
+	}
+	return grammar.NewVocab(vocab, func(id int32) []byte {
+		if int(id) >= t.Size() || t.IsControl(id) {
+			return nil
+		}
+		return t.AppendToken(nil, id)
+	}, ends)
 }
 
 // loadProfile reads the arithmetic profile beside a model, and falls back to the default exponent where
@@ -178,12 +259,16 @@ func loadTemplate(f *gguf.File, t *tokenizer.Tokenizer) (*chat.Template, error) 
 	return chat.New(source, text("bos"), text("eos"))
 }
 
-// With returns an engine of the same model whose routed experts are computed by x. Close closes the model
-// of both.
-func (e *Engine) With(x moe.Experts) *Engine {
+// With returns an engine of the same model whose routed experts are computed by x, which answers flights
+// calls at once. It is to be closed, before the engine that it was made of, and has memory of its own for
+// sequences.
+func (e *Engine) With(x moe.Experts, flights int) (*Engine, error) {
 	other := *e
-	other.experts = x
-	return &other
+	other.experts, other.other = x, true
+	if err := other.begin(flights); err != nil {
+		return nil, err
+	}
+	return &other, nil
 }
 
 // Experts is the executor of this machine, or what With has put in its place.
@@ -197,133 +282,22 @@ func (e *Engine) Model() worker.Model {
 	}
 }
 
-// Close releases the model file. Nothing may be under way.
-func (e *Engine) Close() error { return e.file.Close() }
+// Close ends what is under way and releases the model file.
+func (e *Engine) Close() error {
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = e.scheduler.Close(now) // it says that it did not wait
+	if e.other {
+		return nil
+	}
+	return e.file.Close()
+}
 
 // Name is the model's file name, or kvasir-tiny.
 func (e *Engine) Name() string { return e.name }
 
 // Context is how many tokens a sequence may have, prompt and answer together.
-func (e *Engine) Context() int { return e.model.Context }
-
-// Message is a turn of a conversation.
-type Message = chat.Message
-
-// Request asks for a continuation.
-type Request struct {
-	Prompt   string
-	Chat     bool      // the prompt is a user's turn: put it into the model's chat template
-	Messages []Message // a conversation, in the place of Prompt
-	Tokens   int       // generate at most so many
-}
-
-// Result is what came of a request.
-type Result struct {
-	Text         string
-	PromptTokens []int32
-	Tokens       []int32 // generated, without the end token
-	Stop         string  // StopEnd or StopLength
-	Prefill      time.Duration
-	Decode       time.Duration // of all tokens but the first, which the prefill yields
-	Picks        int64         // that its rows had
-	Logits       []float32     // after the last row
-}
-
-// Why a generation ended.
-const (
-	StopEnd    = "end"    // the model said so
-	StopLength = "length" // the asked number of tokens, or the context is full
-)
-
-// Errors of a request, refused before any work.
-var (
-	ErrEmptyPrompt = errors.New("the prompt is empty; give some text")
-	ErrTokens      = errors.New("the number of tokens must be at least 1")
-)
-
-// Generate continues a prompt greedily, the largest logit first and ties to the lower id, and calls emit
-// with each piece of text as it is made: whole characters only. An error of emit ends the generation and
-// is returned. The result holds what was made before an error.
-func (e *Engine) Generate(ctx context.Context, r Request, emit func(piece string) error) (Result, error) {
-	res := Result{Stop: StopLength}
-	var err error
-	if res.PromptTokens, err = e.encode(r); err != nil {
-		return res, err
-	}
-	seq, err := e.memory.NewSequence()
-	if err != nil {
-		return res, err
-	}
-	defer seq.Free()
-	g := &greedy{e: e, step: model.Step{Seq: seq, Tokens: res.PromptTokens}}
-	text := e.tokens.Stream(false)
-	say := func(piece string) error {
-		res.Text += piece
-		if piece == "" {
-			return nil
-		}
-		return emit(piece)
-	}
-	start := time.Now()
-	for len(res.Tokens) < r.Tokens && len(res.PromptTokens)+len(res.Tokens) < e.model.Context {
-		// In the last layer only the last row goes on to the experts.
-		res.Picks += int64(e.model.TopK) * int64(len(g.step.Tokens)*(e.model.Layers-1)+1)
-		token, err := g.next(ctx)
-		res.Logits = g.step.Logits
-		if len(res.Tokens) == 0 {
-			res.Prefill = time.Since(start)
-		}
-		if err != nil {
-			return res, err
-		}
-		if e.tokens.IsEnd(token) {
-			res.Stop = StopEnd
-			break
-		}
-		res.Tokens = append(res.Tokens, token)
-		if err := say(text.Push(token)); err != nil {
-			return res, err
-		}
-	}
-	res.Decode = time.Since(start) - res.Prefill
-	return res, say(text.Flush())
-}
-
-// encode checks a request and returns its tokens.
-func (e *Engine) encode(r Request) ([]int32, error) {
-	turns := r.Messages
-	if turns == nil && r.Chat {
-		turns = []Message{{Role: "user", Content: r.Prompt}}
-	}
-	if r.Prompt == "" && r.Messages == nil {
-		return nil, ErrEmptyPrompt
-	}
-	if r.Tokens < 1 {
-		return nil, ErrTokens
-	}
-	if at := invalidUTF8(r.Prompt); at >= 0 {
-		return nil, fmt.Errorf("the prompt is not valid UTF-8 at byte %d (0x%02x); give text in UTF-8", at, r.Prompt[at])
-	}
-	text := r.Prompt
-	if turns != nil {
-		var err error
-		if text, err = e.template.Render(turns, chat.Options{Generate: true}); err != nil {
-			return nil, fmt.Errorf("chat template: %w", err)
-		}
-	}
-	ids, err := e.tokens.Encode(text, turns != nil)
-	if err != nil {
-		return nil, err
-	}
-	if bos, add := e.tokens.BOS(); add && turns == nil {
-		ids = append([]int32{bos}, ids...)
-	}
-	if len(ids) >= e.model.Context {
-		return nil, fmt.Errorf("the prompt has %d tokens and %s takes %d, answer included; shorten it",
-			len(ids), e.name, e.model.Context)
-	}
-	return ids, nil
-}
+func (e *Engine) Context() int { return e.longest }
 
 // invalidUTF8 returns the place of the first byte that is not UTF-8, or -1.
 func invalidUTF8(s string) int {
@@ -337,40 +311,7 @@ func invalidUTF8(s string) int {
 	return -1
 }
 
-// greedy generates tokens of one sequence.
-type greedy struct {
-	e    *Engine
-	step model.Step
-}
-
-// next takes the step's tokens and returns the token that follows.
-func (g *greedy) next(ctx context.Context) (int32, error) {
-	if err := ctx.Err(); err != nil {
-		return 0, err
-	}
-	if err := g.e.model.Forward(ctx, g.e.experts, []*model.Step{&g.step}); err != nil {
-		return 0, err
-	}
-	if g.step.Err != nil {
-		return 0, g.step.Err
-	}
-	token := Argmax(g.step.Logits)
-	g.step.Tokens = []int32{token}
-	return token, nil
-}
-
 // sameBits reports whether two lists of floats are equal bit for bit.
 func sameBits(a, b []float32) bool {
 	return slices.EqualFunc(a, b, func(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) })
-}
-
-// Argmax returns the index of the largest value, ties to the lower one.
-func Argmax(x []float32) int32 {
-	best := 0
-	for i, v := range x {
-		if v > x[best] {
-			best = i
-		}
-	}
-	return int32(best)
 }

@@ -31,8 +31,8 @@ func open(t testing.TB, path string) *engine.Engine {
 func generate(t *testing.T, e *engine.Engine, r engine.Request) (engine.Result, string) {
 	t.Helper()
 	var text strings.Builder
-	res, err := e.Generate(context.Background(), r, func(piece string) error {
-		text.WriteString(piece)
+	res, err := e.Generate(context.Background(), r, func(p engine.Piece) error {
+		text.WriteString(p.Text)
 		return nil
 	})
 	if err != nil {
@@ -44,15 +44,15 @@ func generate(t *testing.T, e *engine.Engine, r engine.Request) (engine.Result, 
 func TestTinyKnowsItsCapitals(t *testing.T) {
 	e := open(t, "")
 	res, text := generate(t, e, engine.Request{Prompt: "The capital of France is", Tokens: 16})
-	if text != " Paris." || res.Text != text || res.Stop != engine.StopEnd || len(res.Tokens) != 4 {
-		t.Errorf("continued with %q (%d tokens, stop %q), want \" Paris.\"", text, len(res.Tokens), res.Stop)
+	if text != " Paris." || res.First().Text != text || res.First().Stop != engine.StopEnd || len(res.First().Tokens) != 4 {
+		t.Errorf("continued with %q (%d tokens, stop %q), want \" Paris.\"", text, len(res.First().Tokens), res.First().Stop)
 	}
 	if _, text := generate(t, e, engine.Request{Prompt: "What is the capital of Japan?", Chat: true, Tokens: 32}); text != "The capital of Japan is Tokyo." {
 		t.Errorf("answered %q", text)
 	}
 	res, text = generate(t, e, engine.Request{Prompt: "The capital of France is", Tokens: 1})
-	if len(res.Tokens) != 1 || res.Stop != engine.StopLength {
-		t.Errorf("asked for one token, got %d (%q, stop %q)", len(res.Tokens), text, res.Stop)
+	if len(res.First().Tokens) != 1 || res.First().Stop != engine.StopLength {
+		t.Errorf("asked for one token, got %d (%q, stop %q)", len(res.First().Tokens), text, res.First().Stop)
 	}
 }
 
@@ -65,8 +65,8 @@ func TestGenerateFillsTheContext(t *testing.T) {
 	// Every prompt token is one character of this; the vocabulary has no token for more of them.
 	prompt := strings.Repeat("\x01", e.Context()-3)
 	res, _ := generate(t, e, engine.Request{Prompt: prompt, Tokens: 100})
-	if len(res.PromptTokens) != e.Context()-3 || res.Stop == engine.StopLength && len(res.Tokens) != 3 {
-		t.Errorf("%d prompt tokens and %d more, context %d", len(res.PromptTokens), len(res.Tokens), e.Context())
+	if len(res.PromptTokens) != e.Context()-3 || res.First().Stop == engine.StopLength && len(res.First().Tokens) != 3 {
+		t.Errorf("%d prompt tokens and %d more, context %d", len(res.PromptTokens), len(res.First().Tokens), e.Context())
 	}
 }
 
@@ -84,7 +84,7 @@ func TestGenerateRefusesBadRequests(t *testing.T) {
 		{"context", engine.Request{Prompt: strings.Repeat("\x01", e.Context()), Tokens: 1}, "has 1024 tokens and kvasir-tiny takes 1024"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := e.Generate(context.Background(), tt.r, func(string) error {
+			_, err := e.Generate(context.Background(), tt.r, func(engine.Piece) error {
 				t.Error("text came out")
 				return nil
 			})
@@ -98,15 +98,15 @@ func TestGenerateRefusesBadRequests(t *testing.T) {
 func TestGenerateEndsWithItsCaller(t *testing.T) {
 	e := open(t, "")
 	ctx, cancel := context.WithCancel(context.Background())
-	res, err := e.Generate(ctx, engine.Request{Prompt: "There was once a poor miller", Tokens: 64}, func(string) error {
+	res, err := e.Generate(ctx, engine.Request{Prompt: "There was once a poor miller", Tokens: 64}, func(engine.Piece) error {
 		cancel()
 		return nil
 	})
-	if !errors.Is(err, context.Canceled) || len(res.Tokens) == 0 || len(res.Tokens) > 2 {
-		t.Errorf("cancelled after the first piece: %d tokens, error %v", len(res.Tokens), err)
+	if !errors.Is(err, context.Canceled) || len(res.First().Tokens) != 1 {
+		t.Errorf("cancelled after the first piece: %d tokens, error %v", len(res.First().Tokens), err)
 	}
 	gone := errors.New("reader gone")
-	if _, err := e.Generate(context.Background(), engine.Request{Prompt: "Once", Tokens: 8}, func(string) error { return gone }); !errors.Is(err, gone) {
+	if _, err := e.Generate(context.Background(), engine.Request{Prompt: "Once", Tokens: 8}, func(engine.Piece) error { return gone }); !errors.Is(err, gone) {
 		t.Errorf("error %v, want that of the reader", err)
 	}
 }

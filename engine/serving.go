@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"kvasir/engine/schedule"
 	"kvasir/engine/serve"
 	"kvasir/wire/relay"
 	"kvasir/wire/seal"
@@ -26,12 +27,20 @@ func (g generator) Generate(ctx context.Context, r serve.Request, emit func(stri
 	if req.Tokens == 0 {
 		req.Tokens = g.e.Context()
 	}
-	res, err := g.e.Generate(ctx, req, emit)
-	if err != nil && res.PromptTokens == nil { // it never came to generating
+	res, err := g.e.Generate(ctx, req, Text(emit))
+	switch {
+	case errors.Is(err, schedule.ErrFull):
+		err = fmt.Errorf("%w: %w", serve.ErrBusy, err)
+	case err != nil && res.PromptTokens == nil: // it never came to generating
 		err = fmt.Errorf("%w: %w", serve.ErrRequest, err)
 	}
-	return serve.Result{Prompt: len(res.PromptTokens), Tokens: len(res.Tokens), Length: res.Stop == StopLength}, err
+	first := res.First()
+	return serve.Result{Prompt: len(res.PromptTokens), Tokens: len(first.Tokens), Length: first.Stop == StopLength}, err
 }
+
+// farFlights is how many micro-batches are under way at once where experts may be far away: while some
+// wait for them, the backbone computes another.
+const farFlights = 4
 
 // ServeOptions are for NewServeNode.
 type ServeOptions struct {
@@ -53,7 +62,8 @@ type ServeNode struct {
 	Joins []seal.Join // what to hand to friends, one a hub; none where the root key is elsewhere
 
 	engine  *Engine
-	swarm   *Swarm // nil: no hubs
+	far     *Engine // the same with the experts of swarm; nil: no hubs
+	swarm   *Swarm  // nil: no hubs
 	handler *serve.Handler
 	l       net.Listener
 	unlock  func() // nil: not locked
@@ -96,7 +106,10 @@ func (n *ServeNode) start(o ServeOptions) (err error) {
 		if n.swarm, err = NewSwarm(c); err != nil {
 			return err
 		}
-		e = e.With(n.swarm.Experts())
+		if n.far, err = e.With(n.swarm.Experts(), farFlights); err != nil {
+			return err
+		}
+		e = n.far
 		o.Log.Info("experts are computed here until a worker joins")
 	}
 	n.handler = serve.New(generator{e}, serve.Options{Model: e.Name(), Log: o.Log})
@@ -190,6 +203,9 @@ func (n *ServeNode) Run(ctx context.Context) error {
 }
 
 func (n *ServeNode) close() {
+	if n.far != nil {
+		_ = n.far.Close() // the file is engine's
+	}
 	if n.swarm != nil {
 		n.swarm.Close()
 	}

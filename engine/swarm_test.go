@@ -277,24 +277,39 @@ func TestWorkerThatLeavesInOrderIsReplaced(t *testing.T) {
 	}
 	defer l.Close()
 	pieces := 0
-	got, err := e.With(l.Swarm.Experts()).Generate(ctx, req, func(string) error {
+	got, err := with(t, e, l).Generate(ctx, req, func(engine.Piece) error {
 		if pieces++; pieces == 5 {
 			l.StopWorker(0)
 		}
 		return nil
 	})
-	if err != nil || !slices.Equal(got.Tokens, want.Tokens) {
-		t.Errorf("%q, error %v; want %q", got.Text, err, want.Text)
+	if err != nil || !slices.Equal(got.First().Tokens, want.First().Tokens) {
+		t.Errorf("%q, error %v; want %q", got.First().Text, err, want.First().Text)
 	}
+}
+
+// with returns an engine whose experts are the swarm's workers.
+func with(t *testing.T, e *engine.Engine, l *engine.Loopback) *engine.Engine {
+	t.Helper()
+	far, err := e.With(l.Swarm.Experts(), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := far.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return far
 }
 
 // TestDemoNoticesAWrongWorker spoils one bit of one answer.
 func TestDemoNoticesAWrongWorker(t *testing.T) {
 	e := open(t, "")
 	c := engine.DemoConfig{Request: engine.Request{Prompt: "The capital of France is", Tokens: 8}, Workers: 2}
-	silent := func(string) error { return nil }
+	silent := func(engine.Piece) error { return nil }
 	d, err := e.Demo(context.Background(), c, silent)
-	if err != nil || !d.Identical || d.Remote.Text != " Paris." {
+	if err != nil || !d.Identical || d.Remote.First().Text != " Paris." {
 		t.Fatalf("%+v, %v", d, err)
 	}
 	picks := int64(0)

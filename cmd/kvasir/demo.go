@@ -83,9 +83,9 @@ func (c *demoCmd) Run(ctx context.Context, a *app) error {
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(runtime.NumCPU() + 2))
 	}
 	p := &streamer{screen: a.stdout}
-	emit := p.piece
+	emit := engine.Text(p.piece)
 	if c.JSON {
-		emit = func(string) error { return nil }
+		emit = func(engine.Piece) error { return nil }
 	} else {
 		if !c.Chat && a.stdout.terminal {
 			p.echo = c.Prompt
@@ -118,7 +118,7 @@ func (c *demoCmd) Run(ctx context.Context, a *app) error {
 }
 
 func newDemoResult(d engine.DemoResult) demoResult {
-	r := demoResult{Text: d.Remote.Text, Tokens: len(d.Remote.Tokens), Identical: d.Identical}
+	r := demoResult{Text: d.Remote.First().Text, Tokens: len(d.Remote.First().Tokens), Identical: d.Identical}
 	for _, w := range d.Workers {
 		b := d.Balances[w.Key]
 		r.Workers = append(r.Workers, demoWorker{

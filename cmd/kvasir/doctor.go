@@ -148,12 +148,12 @@ func (r *doctorReport) model(ctx context.Context) finding {
 		return broken(err)
 	}
 	const prompt, want = "The capital of France is", " Paris"
-	res, err := e.Generate(ctx, engine.Request{Prompt: prompt, Tokens: 8}, func(string) error { return nil })
+	res, err := e.Generate(ctx, engine.Request{Prompt: prompt, Tokens: 8}, func(engine.Piece) error { return nil })
 	if err = errors.Join(err, e.Close()); err != nil {
 		return broken(err)
 	}
-	if !strings.HasPrefix(res.Text, want) {
-		return broken(fmt.Errorf("%s continues %q with %q, want %q", tiny.Name, prompt, res.Text, want))
+	if text := res.First().Text; !strings.HasPrefix(text, want) {
+		return broken(fmt.Errorf("%s continues %q with %q, want %q", tiny.Name, prompt, text, want))
 	}
 	return finding{"model", good, fmt.Sprintf("%s, %s, loads and knows Paris; sha256 %s", tiny.Name,
 		size(uint64(len(tiny.Model()))), r.ModelHash[:16]), ""}

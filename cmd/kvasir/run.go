@@ -66,7 +66,7 @@ func (c *runCmd) Run(ctx context.Context, a *app, all *cli) error {
 	}
 	req := engine.Request{Prompt: prompt, Chat: c.Chat, Tokens: int(c.Tokens)}
 	if c.JSON {
-		res, err := e.Generate(ctx, req, func(string) error { return nil })
+		res, err := e.Generate(ctx, req, func(engine.Piece) error { return nil })
 		if err != nil {
 			return err
 		}
@@ -76,7 +76,7 @@ func (c *runCmd) Run(ctx context.Context, a *app, all *cli) error {
 	if !c.Chat && a.stdout.terminal {
 		p.echo = prompt
 	}
-	res, err := e.Generate(ctx, req, p.piece)
+	res, err := e.Generate(ctx, req, engine.Text(p.piece))
 	p.end(err == nil)
 	if err != nil {
 		return err
@@ -131,16 +131,17 @@ func (p *streamer) end(done bool) {
 }
 
 func newRunResult(model, prompt string, res engine.Result) runResult {
+	first := res.First()
 	r := runResult{
-		Model: model, Prompt: prompt, Text: res.Text,
-		PromptTokens: len(res.PromptTokens), Tokens: len(res.Tokens), TokenIDs: res.Tokens,
-		Stop: res.Stop, PromptMS: milliseconds(res.Prefill),
+		Model: model, Prompt: prompt, Text: first.Text,
+		PromptTokens: len(res.PromptTokens), Tokens: len(first.Tokens), TokenIDs: first.Tokens,
+		Stop: first.Stop, PromptMS: milliseconds(res.Prefill),
 	}
 	if r.TokenIDs == nil {
 		r.TokenIDs = []int32{}
 	}
-	steps := len(res.Tokens) - 1
-	if res.Stop == engine.StopEnd {
+	steps := len(first.Tokens) - 1
+	if first.Stop == engine.StopEnd {
 		steps++ // the end was computed as well
 	}
 	if steps > 0 && res.Decode > 0 {

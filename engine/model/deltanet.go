@@ -1,6 +1,6 @@
 package model
 
-import "kvasir/kernels/quant"
+import "kvasir/kernels/vector"
 
 // deltaNet writes the gated DeltaNet block of w.in's rows into w.y, by the recurrence alone, also for
 // prompts.
@@ -32,8 +32,8 @@ func (w *work) deltaNet(d *deltaNet) {
 	}
 	w.ops.Exp(w.alpha)
 	w.convolve(d)
-	w.each(len(w.runs)*c.ValHeads, n*c.ValHeads*c.State*c.State*4, func(wk *worker, i int) {
-		w.recur(wk, w.runs[i/c.ValHeads], i%c.ValHeads)
+	w.each(len(w.runs)*c.ValHeads, n*c.ValHeads*c.State*c.State*4, func(_ *worker, i int) {
+		w.recur(w.runs[i/c.ValHeads], i%c.ValHeads)
 	})
 	w.split(n*c.ValHeads, n*c.Inner()*8, func(_ *worker, lo, hi int) {
 		for i := lo * c.State; i < hi*c.State; i += c.State {
@@ -105,49 +105,42 @@ func (w *work) scaleHeads(row []float32) {
 	w.ops.Scale(row[:width], 1/sqrt32(float32(c.State)))
 }
 
-// recur runs the recurrence of one value head over one run. Sums over the key index go upwards; the
-// loops inside run over the values, which are independent of each other. A state that is kept in BF16 is
-// rounded after every token, so that it does not matter where a run ends.
-func (w *work) recur(wk *worker, r run, h int) {
+// stateColumns is how many values of a state's rows are kept together: a state is blocks of so many
+// columns, all rows of the first block, then of the next, as vector.Delta wants it.
+const stateColumns = 32
+
+// recur runs the recurrence of one value head over one run, one block of columns after the other: they do
+// not depend on each other. Sums over the key index go upwards. A state that is kept in BF16 is rounded
+// after every token, so that it does not matter where a run ends.
+func (w *work) recur(r run, h int) {
 	m, c := w.m, w.m.Delta
 	s := c.State
-	var state []float32
-	var kept []byte // instead, if the state is kept in BF16
-	if at := m.layout.delta[w.layer]; m.layout.state == StateBF16 {
-		kept = r.step.Seq.state.Bytes[at+h*s*s*2:][:2*s*s]
-		wk.state = room(wk.state, s*s)
-		state = wk.state
-		w.ops.Dequantize(state, quant.BF16, kept)
-	} else {
-		state = r.step.Seq.state.Floats[at/4+h*s*s:][:s*s]
-	}
-	for i := r.lo; i < r.hi; i++ {
-		w.recurRow(wk, state, i, h)
-		if kept != nil {
-			w.ops.RoundBF16(state)
+	state := r.step.Seq.state
+	for lo := 0; lo < s; lo += stateColumns {
+		n := min(stateColumns, s-lo)
+		at := m.layout.delta[w.layer] + m.layout.state.bytes()*(h*s*s+lo*s)
+		for i := r.lo; i < r.hi; i++ {
+			t := w.deltaToken(i, h, lo, n)
+			if m.layout.state == StateBF16 {
+				w.ops.DeltaBF16(state.Bytes[at:][:2*n*s], n, &t)
+			} else {
+				w.ops.Delta(state.Floats[at/4:][:n*s], n, &t)
+			}
 		}
-	}
-	if kept != nil {
-		w.ops.ToBF16(kept, state)
 	}
 }
 
-// recurRow runs it for one row.
-func (w *work) recurRow(wk *worker, state []float32, i, h int) {
+// deltaToken is what row i brings to n columns of value head h, from lo on.
+func (w *work) deltaToken(i, h, lo, n int) vector.Token {
 	c := w.m.Delta
 	s := c.State
 	keyHead := h % c.KeyHeads
-	wk.sums = room(wk.sums, s)
-	delta := wk.sums
 	row := w.k[i*c.Channels():][:c.Channels()]
-	q := row[keyHead*s:][:s]
-	k := row[(c.KeyHeads+keyHead)*s:][:s]
-	v := row[(2*c.KeyHeads+h)*s:][:s]
-	o := w.o[i*c.Inner()+h*s:][:s]
-	decay, beta := w.alpha[i*c.ValHeads+h], w.beta[i*c.ValHeads+h]
-	w.ops.DeltaRead(delta, state, k, decay)
-	for b, x := range v {
-		delta[b] = float32(beta * (x - delta[b]))
+	return vector.Token{
+		Q:     row[keyHead*s:][:s],
+		K:     row[(c.KeyHeads+keyHead)*s:][:s],
+		V:     row[(2*c.KeyHeads+h)*s+lo:][:n],
+		Out:   w.o[i*c.Inner()+h*s+lo:][:n],
+		Decay: w.alpha[i*c.ValHeads+h], Beta: w.beta[i*c.ValHeads+h],
 	}
-	w.ops.DeltaWrite(o, state, k, q, delta)
 }

@@ -45,7 +45,6 @@ type worker struct {
 	scores []float32 // of the heads of a tile, one a position
 	sums   []float32
 	totals []float32
-	state  []float32 // of one DeltaNet head
 }
 
 func newWork(m *Model, workers int) *work {

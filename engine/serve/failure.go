@@ -66,6 +66,12 @@ func (h *Handler) failed(ctx context.Context, err error) *failure {
 	case errors.Is(err, ErrRequest):
 		return invalid(http.StatusBadRequest, "", "%s", strings.TrimPrefix(err.Error(), ErrRequest.Error()+": "))
 	}
+	if errors.Is(err, ErrBusy) {
+		return &failure{
+			status: http.StatusTooManyRequests, Kind: "rate_limit_error",
+			Message: "too many requests wait; send it again later",
+		}
+	}
 	h.o.Log.Error("generation ended", "err", err)
 	return &failure{status: http.StatusInternalServerError, Kind: "server_error", Message: err.Error()}
 }

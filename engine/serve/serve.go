@@ -25,6 +25,9 @@ import (
 // ErrRequest marks an error of Generate that the request is to blame for.
 var ErrRequest = errors.New("serve: the request cannot be answered")
 
+// ErrBusy marks an error of Generate for which the request may be sent again later.
+var ErrBusy = errors.New("serve: too many requests")
+
 // Message is a turn of a conversation.
 type Message struct{ Role, Content string }
 

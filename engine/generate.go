@@ -1,0 +1,357 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"kvasir/engine/chat"
+	"kvasir/engine/grammar"
+	"kvasir/engine/sample"
+	"kvasir/engine/schedule"
+	"kvasir/engine/tokenizer"
+	"kvasir/kernels/vector"
+)
+
+// Message is a turn of a conversation.
+type Message = chat.Message
+
+// Request asks for continuations of a prompt.
+type Request struct {
+	Prompt   string
+	Chat     bool         // the prompt is a user's turn: put it into the model's chat template
+	Messages []Message    // a conversation, in the place of Prompt
+	Template chat.Options // of a conversation; Generate is always set
+	Tokens   int          // generate at most so many
+
+	Choices  int            // how many continuations; 0: 1
+	Sampling *sample.Params // nil: greedy
+	Stop     []string       // texts that end a continuation, and are not part of it
+	Format   Format
+	Batch    bool // nobody waits for it: it gives way to those that somebody waits for
+
+	keep bool // the last logits of each choice
+}
+
+// Format is a form that the text is held to: one of its fields, or none.
+type Format struct {
+	Grammar string // in GBNF, llama.cpp's notation
+	Schema  []byte // a JSON schema
+	JSON    bool   // any JSON
+}
+
+// Result is what came of a request.
+type Result struct {
+	PromptTokens []int32
+	Choices      []Choice
+	Prefill      time.Duration // until the first token
+	Decode       time.Duration // of all tokens after the first
+}
+
+// First is the first choice, empty if there is none.
+func (r *Result) First() *Choice {
+	if len(r.Choices) == 0 {
+		return &Choice{}
+	}
+	return &r.Choices[0]
+}
+
+// Choice is one continuation.
+type Choice struct {
+	Text     string
+	Tokens   []int32        // without the end token
+	Stop     string         // StopEnd, StopText or StopLength; empty: it was cut off by an error
+	Logprobs []sample.Token // of Tokens, if they were asked for
+
+	steps  int       // tokens chosen, the end token included
+	logits []float32 // after the last row, if they are kept
+}
+
+// Why a continuation ended.
+const (
+	StopEnd    = "end"    // the model said so, or the format is complete
+	StopText   = "stop"   // a stop text or stop token came
+	StopLength = "length" // the asked number of tokens, or the context is full
+)
+
+// Piece is a part of the text of a choice, whole characters: what became certain with one token.
+type Piece struct {
+	Choice int
+	Text   string       // may be empty
+	Token  sample.Token // the token, unless Last
+	Last   bool         // after all tokens: what was held back
+}
+
+// Text hands the text of each piece to emit.
+func Text(emit func(text string) error) func(Piece) error {
+	return func(p Piece) error {
+		if p.Text == "" {
+			return nil
+		}
+		return emit(p.Text)
+	}
+}
+
+// Errors of a request, refused before any work.
+var (
+	ErrEmptyPrompt = errors.New("the prompt is empty; give some text")
+	ErrTokens      = errors.New("the number of tokens must be at least 1")
+	ErrChoices     = errors.New("the number of choices must be 1 to 128")
+)
+
+const maxChoices = 128
+
+// Generate continues a prompt and calls emit with each piece of text as it is made. An error of emit ends
+// the generation and is returned. The result holds what was made before an error. PromptTokens is nil if
+// the request was refused before any work.
+func (e *Engine) Generate(ctx context.Context, r Request, emit func(Piece) error) (Result, error) {
+	var res Result
+	prompt, list, err := e.prepare(r)
+	if err != nil {
+		return res, err
+	}
+	req := schedule.Request{Prompt: prompt, Limit: min(r.Tokens, e.longest-len(prompt))}
+	if r.Batch {
+		req.Class = schedule.Batch
+	}
+	for _, c := range list {
+		req.Choices = append(req.Choices, c)
+	}
+	start := time.Now()
+	stream, err := e.scheduler.Submit(ctx, req)
+	if err != nil {
+		return res, err
+	}
+	defer stream.Cancel()
+	res.PromptTokens, res.Choices = prompt, make([]Choice, len(list))
+	for {
+		event, err := schedule.Event{}, ctx.Err()
+		if err == nil {
+			event, err = stream.Next(ctx)
+		}
+		if errors.Is(err, io.EOF) {
+			res.Decode = time.Since(start) - res.Prefill
+			return res, nil
+		}
+		if res.Prefill == 0 {
+			res.Prefill = time.Since(start)
+		}
+		if err == nil {
+			err = list[event.Choice].hear(&res.Choices[event.Choice], event, emit)
+		}
+		if err != nil {
+			res.Decode = time.Since(start) - res.Prefill
+			return res, err
+		}
+	}
+}
+
+// prepare checks a request, and returns its tokens and who chooses those of each continuation.
+func (e *Engine) prepare(r Request) (prompt []int32, list []*chooser, err error) {
+	if prompt, err = e.encode(r); err != nil {
+		return nil, nil, err
+	}
+	n := max(r.Choices, 1)
+	if r.Choices < 0 || n > maxChoices {
+		return nil, nil, ErrChoices
+	}
+	form, err := e.grammar(r.Format)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range n {
+		c, err := e.newChooser(r, i, prompt, form)
+		if err != nil {
+			return nil, nil, err
+		}
+		list = append(list, c)
+	}
+	return prompt, list, nil
+}
+
+// grammar returns the grammar of a format; nil if the text is free.
+func (e *Engine) grammar(f Format) (*grammar.Grammar, error) {
+	given := 0
+	for _, g := range []bool{f.Grammar != "", f.Schema != nil, f.JSON} {
+		if g {
+			given++
+		}
+	}
+	switch {
+	case given > 1:
+		return nil, errors.New("a text has one format: a grammar, a JSON schema or JSON")
+	case f.Grammar != "":
+		return grammar.Parse(f.Grammar)
+	case f.Schema != nil:
+		return schemaGrammar(f.Schema)
+	case f.JSON:
+		return schemaGrammar([]byte(`{}`))
+	}
+	return nil, nil
+}
+
+// chooser chooses the tokens of one continuation and makes text of them. The scheduler calls Next; what
+// that writes is read by hear after the token's event.
+type chooser struct {
+	e       *Engine
+	index   int
+	sampler *sample.Sampler
+	stream  *tokenizer.Stream
+	stops   *sample.Stops
+	made    []made // by Next, one a token
+	heard   int    // of made
+	logits  []float32
+	keep    bool
+	detail  bool // keep the likeliest tokens of each choice
+}
+
+// made is what came of one token.
+type made struct {
+	token sample.Token
+	text  string
+	stop  string // why it is the last; empty: it is not
+}
+
+func (e *Engine) newChooser(r Request, index int, prompt []int32, form *grammar.Grammar) (*chooser, error) {
+	p := sample.Defaults()
+	if r.Sampling != nil {
+		p = *r.Sampling
+	}
+	o := sample.Options{Choice: index, Prompt: prompt, Vocab: e.model.Vocab, Ops: vector.Active()}
+	c := &chooser{e: e, index: index, stream: e.tokens.Stream(false), keep: r.keep, detail: p.Logprobs}
+	var err error
+	if form != nil {
+		vocab, err := e.vocab()
+		if err != nil {
+			return nil, err
+		}
+		if o.Constraint, err = vocab.Matcher(form); err != nil {
+			return nil, err
+		}
+	}
+	if c.sampler, err = sample.New(p, o); err != nil {
+		return nil, err
+	}
+	c.stops, err = sample.NewStops(r.Stop)
+	return c, err
+}
+
+// Next is schedule.Chooser's.
+func (c *chooser) Next(logits []float32, pos int) (int32, bool, error) {
+	if c.keep {
+		c.logits = append(c.logits[:0], logits...)
+	}
+	t, err := c.sampler.Next(logits, pos)
+	if err != nil {
+		return 0, false, err
+	}
+	if c.detail {
+		t.Top = append([]sample.Candidate(nil), t.Top...)
+	}
+	m := made{token: t}
+	switch {
+	case c.e.tokens.IsEnd(t.ID):
+		m.stop = StopEnd
+	case t.Stop:
+		m.stop = StopText
+	default:
+		var found bool
+		if m.text, found = c.stops.Push(c.stream.Push(t.ID)); found {
+			m.stop = StopText
+		} else if c.sampler.Done() {
+			m.stop = StopEnd
+		}
+	}
+	c.made = append(c.made, m)
+	return t.ID, m.stop != "", nil
+}
+
+// hear adds what came of one token to a choice, and hands out its text.
+func (c *chooser) hear(to *Choice, event schedule.Event, emit func(Piece) error) error {
+	m := c.made[c.heard]
+	c.heard++
+	to.steps++
+	isText := !m.token.Stop && !c.e.tokens.IsEnd(m.token.ID)
+	if isText {
+		to.Tokens = append(to.Tokens, m.token.ID)
+		if c.detail {
+			to.Logprobs = append(to.Logprobs, m.token)
+		}
+		to.Text += m.text
+		if err := emit(Piece{Choice: c.index, Text: m.text, Token: m.token}); err != nil {
+			return err
+		}
+	}
+	if event.Final == schedule.More {
+		return nil
+	}
+	to.logits = c.logits
+	if to.Stop = m.stop; to.Stop == "" {
+		to.Stop = StopLength
+	}
+	rest := ""
+	if !isText || m.stop != StopText { // what was held back was no stop text
+		text, found := c.stops.Push(c.stream.Flush())
+		if rest = text; found {
+			to.Stop = StopText
+		} else {
+			rest += c.stops.Flush()
+		}
+	}
+	to.Text += rest
+	return emit(Piece{Choice: c.index, Text: rest, Last: true})
+}
+
+// encode checks a request and returns its tokens.
+func (e *Engine) encode(r Request) ([]int32, error) {
+	turns := r.Messages
+	if turns == nil && r.Chat {
+		turns = []Message{{Role: "user", Content: r.Prompt}}
+	}
+	if r.Prompt == "" && r.Messages == nil {
+		return nil, ErrEmptyPrompt
+	}
+	if r.Tokens < 1 {
+		return nil, ErrTokens
+	}
+	if at := invalidUTF8(r.Prompt); at >= 0 {
+		return nil, fmt.Errorf("the prompt is not valid UTF-8 at byte %d (0x%02x); give text in UTF-8", at, r.Prompt[at])
+	}
+	ids, err := e.tokenize(r, turns)
+	if err != nil {
+		return nil, err
+	}
+	if bos, add := e.tokens.BOS(); add && turns == nil {
+		ids = append([]int32{bos}, ids...)
+	}
+	switch {
+	case len(ids) >= e.model.Context:
+		return nil, fmt.Errorf("the prompt has %d tokens and %s takes %d, answer included; shorten it",
+			len(ids), e.name, e.model.Context)
+	case len(ids) >= e.longest:
+		return nil, fmt.Errorf("the prompt has %d tokens and there is memory for %d, answer included; shorten it, or give more memory",
+			len(ids), e.longest)
+	}
+	return ids, nil
+}
+
+// tokenize returns the tokens of a conversation, or else of the prompt as plain text. What a message
+// holds never becomes a control token.
+func (e *Engine) tokenize(r Request, turns []Message) ([]int32, error) {
+	if turns == nil {
+		return e.tokens.Encode(r.Prompt, false)
+	}
+	o := r.Template
+	o.Generate, o.Controls = true, e.tokens.Controls
+	p, err := e.template.Render(turns, o)
+	if err != nil {
+		return nil, fmt.Errorf("chat template: %w", err)
+	}
+	return e.tokens.EncodeChat(p.Text, p.Plain)
+}
+
+func schemaGrammar([]byte) (*grammar.Grammar, error) {
+	return nil, errors.New("schemas are not built yet")
+}
