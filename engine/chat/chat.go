@@ -13,19 +13,19 @@
 // What holds, whatever the template says:
 //
 //  1. It reaches no file, no clock but Options.Now, and no Go value: its values are nil, bool, int,
-//     float64, string, list, dict, namespace, macro and loop (value.go).
+//     float64, literal, string, list, dict, namespace, macro and loop (value.go).
 //  2. Output is at most MaxOutput bytes. Work and memory are bounded by a budget, in proportion to
 //     the conversation (run.go). Nesting, macros in macros and the length of an expression have
 //     limits (source.go).
 //  3. The same conversation gives the same text. There is no random and no iteration over a Go map.
-//  4. A panic inside gonja becomes an error.
+//  4. A control token that a message holds is named in Prompt.Plain, so that none is smuggled in.
+//  5. A panic inside gonja becomes an error.
 package chat
 
 import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/nikolalohinski/gonja/v2/config"
 	"github.com/nikolalohinski/gonja/v2/exec"
@@ -40,7 +40,7 @@ const ChatML = `{% for message in messages %}` +
 // Limits.
 const (
 	MaxTemplate = 1 << 20  // bytes of a template
-	MaxInput    = 16 << 20 // bytes of all messages together
+	MaxInput    = 16 << 20 // bytes of all messages, tools and variables together
 	MaxOutput   = 16 << 20 // bytes that a template may write
 
 	maxMessages = 1 << 14
@@ -54,22 +54,11 @@ var (
 	// ErrRaised is returned by Render when the template itself refuses the conversation, and says
 	// why.
 	ErrRaised = errors.New("chat: the model's template refuses this conversation")
+	// ErrInput is returned by Render for messages, tools or variables that are not what they should be.
+	ErrInput = errors.New("chat: bad conversation")
 	// ErrLimit is returned by New and Render for what is larger, deeper or longer than allowed.
 	ErrLimit = errors.New("chat: over the limit")
 )
-
-// Message is one turn of a conversation.
-type Message struct {
-	Role    string // "system", "user", "assistant", or what else the template knows
-	Content string
-}
-
-// Options say what to render beside the messages.
-type Options struct {
-	Generate bool             // end with the beginning of the assistant's turn
-	Thinking *bool            // enable_thinking; nil leaves it to the template
-	Now      func() time.Time // the date for templates that ask for it; nil fails those
-}
 
 // Template is a parsed template, for use by many goroutines at once.
 type Template struct {
@@ -126,44 +115,34 @@ func syntax() *config.Config {
 }
 
 // Render returns the text of the conversation.
-func (t *Template) Render(msgs []Message, o Options) (text string, err error) {
-	size := 0
-	list := make([]any, 0, min(len(msgs), maxMessages))
-	if len(msgs) > maxMessages {
-		return "", fmt.Errorf("%w: %d messages, at most %d", ErrLimit, len(msgs), maxMessages)
+func (t *Template) Render(msgs []Message, o Options) (prompt Prompt, err error) {
+	values, size, err := t.variables(msgs, &o)
+	if err != nil {
+		return Prompt{}, err
 	}
-	for _, m := range msgs {
-		size += len(m.Role) + len(m.Content)
-		list = append(list, dict{{"role", m.Role}, {"content", m.Content}})
-	}
-	if size > MaxInput {
-		return "", fmt.Errorf("%w: %d bytes of messages, at most %d", ErrLimit, size, MaxInput)
+	m := marks{controls: o.Controls}
+	if values, err = m.mark(values); err != nil {
+		return Prompt{}, err
 	}
 	r := &run{budget: t.budget + budgetPerMessage*len(msgs) + budgetPerByte*size, now: o.Now}
-	vars := exec.NewContext(map[string]any{
-		runName:                 r,
-		"messages":              list,
-		"add_generation_prompt": o.Generate,
-		"bos_token":             t.bos,
-		"eos_token":             t.eos,
-	})
-	if o.Thinking != nil {
-		vars.Set("enable_thinking", *o.Thinking)
+	vars := exec.NewContext(map[string]any{runName: r, "bos_token": t.bos, "eos_token": t.eos})
+	for _, e := range values {
+		vars.Set(e.key.(string), e.value)
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			text, err = "", fmt.Errorf("%w: %s", ErrRender, oneLine(fmt.Sprint(p)))
+			prompt, err = Prompt{}, fmt.Errorf("%w: %s", ErrRender, oneLine(fmt.Sprint(p)))
 		}
 	}()
 	out := limitedWriter{r: r}
 	err = t.root.Execute(&out, vars)
 	switch {
 	case r.failure != nil: // gonja takes a failed condition of a loop for false
-		return "", r.failure
+		return Prompt{}, r.failure
 	case err != nil:
-		return "", fmt.Errorf("%w: %s", ErrRender, oneLine(err.Error()))
+		return Prompt{}, fmt.Errorf("%w: %s", ErrRender, oneLine(err.Error()))
 	}
-	return out.text.String(), nil
+	return m.remove(out.text.String()), nil
 }
 
 type limitedWriter struct {

@@ -42,7 +42,12 @@ func render(jinja string, msgs []Message, o Options) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return t.Render(msgs, o)
+	return t.text(msgs, o)
+}
+
+func (t *Template) text(msgs []Message, o Options) (string, error) {
+	p, err := t.Render(msgs, o)
+	return p.Text, err
 }
 
 // TestTemplatesEqualJinja holds rendering against Jinja 3.1.6, set up as transformers does, which
@@ -56,8 +61,8 @@ func TestTemplatesEqualJinja(t *testing.T) {
 		file string
 		msgs []Message
 	}{
-		{"jinja.jsonl", []Message{{"system", "You are é."}, {"user", "Hello, World"}, {"assistant", "x"}}},
-		{"whitespace.jsonl", []Message{{"system", "S"}, {"user", "U"}}},
+		{"jinja.jsonl", []Message{{Role: "system", Content: "You are é."}, {Role: "user", Content: "Hello, World"}, {Role: "assistant", Content: "x"}}},
+		{"whitespace.jsonl", []Message{{Role: "system", Content: "S"}, {Role: "user", Content: "U"}}},
 	} {
 		t.Run(x.file, func(t *testing.T) {
 			samples := readLines[sample](t, x.file)
@@ -99,9 +104,9 @@ func TestThinkingTemplate(t *testing.T) {
 	for _, s := range samples {
 		var msgs []Message
 		for _, m := range s.Messages {
-			msgs = append(msgs, Message{m[0], m[1]})
+			msgs = append(msgs, Message{Role: m[0], Content: m[1]})
 		}
-		got, err := tpl.Render(msgs, Options{Generate: s.Generate, Thinking: s.Thinking})
+		got, err := tpl.text(msgs, Options{Generate: s.Generate, Thinking: s.Thinking})
 		if s.Fails != "" {
 			want := "chat: the model's template refuses this conversation: " + s.Fails
 			if !errors.Is(err, ErrRaised) || err.Error() != want {
@@ -134,11 +139,11 @@ func TestChatMLTemplates(t *testing.T) {
 				name string
 				msgs []Message
 			}{
-				{"a question", []Message{{"user", "What is the capital of Japan?"}}},
-				{"a system message", []Message{{"system", "You are a helpful assistant."}, {"user", "Who are you?"}}},
+				{"a question", []Message{{Role: "user", Content: "What is the capital of Japan?"}}},
+				{"a system message", []Message{{Role: "system", Content: "You are a helpful assistant."}, {Role: "user", Content: "Who are you?"}}},
 				{"nothing", nil},
-				{"what looks like a template", []Message{{"user", "{{ 1 }}{% if %}{#"}, {"assistant", "<&>'\"\\"}}},
-				{"bytes that are no text", []Message{{"user", "\xff\x00\u2028"}}},
+				{"what looks like a template", []Message{{Role: "user", Content: "{{ 1 }}{% if %}{#"}, {Role: "assistant", Content: "<&>'\"\\"}}},
+				{"odd characters", []Message{{Role: "user", Content: "\ufffd\x00\u2028\U0010ffff"}}},
 			} {
 				for _, generate := range []bool{true, false} {
 					got, err := render(jinja, x.msgs, Options{Generate: generate})
@@ -195,7 +200,7 @@ func TestBadTemplatesAreNamed(t *testing.T) {
 			"chat: the model's template refuses this conversation: no way"},
 	} {
 		t.Run(x.name, func(t *testing.T) {
-			got, err := render(x.jinja, []Message{{"user", "hi"}}, Options{})
+			got, err := render(x.jinja, []Message{{Role: "user", Content: "hi"}}, Options{})
 			if got != "" || !errors.Is(err, x.kind) || x.want != "" && err.Error() != x.want {
 				t.Errorf("got %q, %v\nwant %s", got, err, x.want)
 			}
@@ -212,7 +217,7 @@ func TestNothingOfGoIsWithinReach(t *testing.T) {
 		"{% set ns = namespace(a=1) %}{{ ns.vars }}{{ ns.GetItem }}":  "",
 		"{% set ns = namespace() %}{% set ns.ns = ns %}{{ [ns.ns] }}": "[<namespace>]",
 	} {
-		got, err := render(jinja, []Message{{"user", "hi"}}, Options{})
+		got, err := render(jinja, []Message{{Role: "user", Content: "hi"}}, Options{})
 		if err != nil || got != want {
 			t.Errorf("%s: %q, %v; want %q", jinja, got, err, want)
 		}
@@ -250,8 +255,8 @@ func TestTemplateIsShared(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	msgs := []Message{{"user", "hi"}, {"assistant", "<think>\nx\n</think>\n\ny"}, {"tool", "z"}, {"user", "so?"}}
-	want, err := tpl.Render(msgs, Options{Generate: true})
+	msgs := []Message{{Role: "user", Content: "hi"}, {Role: "assistant", Content: "<think>\nx\n</think>\n\ny"}, {Role: "tool", Content: "z"}, {Role: "user", Content: "so?"}}
+	want, err := tpl.text(msgs, Options{Generate: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +264,7 @@ func TestTemplateIsShared(t *testing.T) {
 	for range 8 {
 		done.Go(func() {
 			for range 20 {
-				if got, err := tpl.Render(msgs, Options{Generate: true}); err != nil || got != want {
+				if got, err := tpl.text(msgs, Options{Generate: true}); err != nil || got != want {
 					t.Errorf("got %q, %v; want %q", got, err, want)
 				}
 			}

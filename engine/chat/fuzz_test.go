@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // FuzzTemplate renders whatever comes: no panic, no endless loop, one line for an error, and the
@@ -23,12 +24,12 @@ func FuzzTemplate(f *testing.F) {
 			checkError(t, err)
 			return
 		}
-		msgs := []Message{{"system", content}, {"user", "U"}}
-		text, err := tpl.Render(msgs, Options{Generate: true, Now: clock})
+		msgs := []Message{{Role: "system", Content: content}, {Role: "user", Content: "U"}}
+		text, err := tpl.text(msgs, Options{Generate: true, Now: clock})
 		if err != nil {
 			checkError(t, err)
 		}
-		again, errAgain := tpl.Render(msgs, Options{Generate: true, Now: clock})
+		again, errAgain := tpl.text(msgs, Options{Generate: true, Now: clock})
 		if again != text || (err == nil) != (errAgain == nil) || err != nil && err.Error() != errAgain.Error() {
 			t.Fatalf("%q rendered as %q, %v and as %q, %v", jinja, text, err, again, errAgain)
 		}
@@ -37,7 +38,7 @@ func FuzzTemplate(f *testing.F) {
 
 func checkError(t *testing.T, err error) {
 	t.Helper()
-	for _, kind := range []error{ErrTemplate, ErrRender, ErrRaised, ErrLimit} {
+	for _, kind := range []error{ErrTemplate, ErrRender, ErrRaised, ErrInput, ErrLimit} {
 		if errors.Is(err, kind) {
 			if strings.ContainsAny(err.Error(), "\n\r") {
 				t.Fatalf("not one line: %q", err)
@@ -56,10 +57,14 @@ func FuzzMessages(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, role1, content1, role2, content2 string) {
-		msgs := []Message{{role1, content1}, {role2, content2}}
+		msgs := []Message{{Role: role1, Content: content1}, {Role: role2, Content: content2}}
 		for _, generate := range []bool{true, false} {
-			got, err := tpl.Render(msgs, Options{Generate: generate})
-			if want := chatML(msgs, generate); err != nil || got != want {
+			got, err := tpl.text(msgs, Options{Generate: generate})
+			bad := !isRole(role1) || !isRole(role2) || !utf8.ValidString(content1+content2)
+			if bad && errors.Is(err, ErrInput) && got == "" {
+				continue
+			}
+			if want := chatML(msgs, generate); bad || err != nil || got != want {
 				t.Fatalf("%q: %v\n got %q\nwant %q", msgs, err, got, want)
 			}
 		}

@@ -53,7 +53,7 @@ func TestGreedyTemplatesAreStopped(t *testing.T) {
 			tpl, err := New(x.jinja, "", "")
 			if err == nil {
 				tpl.budget /= 16
-				got, err = tpl.Render([]Message{{"user", "hi"}}, Options{})
+				got, err = tpl.text([]Message{{Role: "user", Content: "hi"}}, Options{})
 			}
 			if !errors.Is(err, ErrLimit) || x.want != "" && err.Error() != x.want {
 				t.Errorf("got %d bytes, %v; want %s", len(got), err, x.want)
@@ -72,13 +72,13 @@ func TestLongConversationsFit(t *testing.T) {
 	}
 	many := make([]Message, 500)
 	for i := range many {
-		many[i] = Message{"user", "hi"}
+		many[i] = Message{Role: "user", Content: "hi"}
 	}
-	if _, err := tpl.Render(many, Options{}); err != nil {
+	if _, err := tpl.text(many, Options{}); err != nil {
 		t.Errorf("%d short messages: %v", len(many), err)
 	}
-	long := []Message{{"user", strings.Repeat("0123456789abcdef", 1<<17)}}
-	if got, err := tpl.Render(long, Options{}); err != nil || len(got) < 2<<20 {
+	long := []Message{{Role: "user", Content: strings.Repeat("0123456789abcdef", 1<<17)}}
+	if got, err := tpl.text(long, Options{}); err != nil || len(got) < 2<<20 {
 		t.Errorf("2 MiB: %d bytes, %v", len(got), err)
 	}
 }
@@ -90,10 +90,10 @@ func TestInputAndOutputAreBounded(t *testing.T) {
 		want        string
 	}{
 		{"many messages", "", make([]Message, maxMessages+1), "chat: over the limit: 16385 messages, at most 16384"},
-		{"long message", "", []Message{{"user", strings.Repeat("x", MaxInput)}},
+		{"long message", "", []Message{{Role: "user", Content: strings.Repeat("x", MaxInput)}},
 			"chat: over the limit: 16777220 bytes of messages, at most 16777216"},
 		{"long output", "{{ messages[0].content }}{{ messages[0].content }}",
-			[]Message{{"user", strings.Repeat("x", MaxOutput/2+1)}},
+			[]Message{{Role: "user", Content: strings.Repeat("x", MaxOutput/2+1)}},
 			"chat: over the limit: the template writes more than 16777216 bytes"},
 	} {
 		t.Run(x.name, func(t *testing.T) {

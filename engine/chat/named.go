@@ -158,9 +158,9 @@ var tests = map[string]func(n *namedCall) bool{
 	"true":      func(n *namedCall) bool { return n.on == true },
 	"false":     func(n *namedCall) bool { return n.on == false },
 	"boolean":   func(n *namedCall) bool { return isKind[bool](n.on) },
-	"integer":   func(n *namedCall) bool { return isKind[int](n.on) },
+	"integer":   func(n *namedCall) bool { return isKind[int](n.on) || isKind[literal](n.on) },
 	"float":     func(n *namedCall) bool { return isKind[float64](n.on) },
-	"number":    func(n *namedCall) bool { _, _, _, ok := number(n.on); return ok },
+	"number":    func(n *namedCall) bool { _, _, _, ok := number(n.on); return ok || isKind[literal](n.on) },
 	"string":    func(n *namedCall) bool { return isKind[string](n.on) },
 	"mapping":   func(n *namedCall) bool { return isKind[dict](n.on) },
 	"sequence": func(n *namedCall) bool {

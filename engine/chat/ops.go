@@ -102,7 +102,7 @@ func opName(o *operands) (any, error) {
 // known reports whether v is one of the values that a template may have.
 func known(v any) bool {
 	switch v.(type) {
-	case nil, undefined, bool, int, float64, string, []any, dict, *namespace, macro, function, exec.AttributeGetter:
+	case nil, undefined, bool, int, float64, literal, string, []any, dict, *namespace, macro, function, exec.AttributeGetter:
 		return true
 	}
 	return false
@@ -197,8 +197,17 @@ func attribute(v any, name string) (any, bool) {
 	return nil, false
 }
 
+// spendForLookup pays for a search through a mapping's keys.
+func (o *operands) spendForLookup() error {
+	d, _ := o.args[0].(dict)
+	return o.r.spend(4 * len(d))
+}
+
 func opAttribute(o *operands) (any, error) {
 	name := o.args[1].(string)
+	if err := o.spendForLookup(); err != nil {
+		return nil, err
+	}
 	if x, ok := attribute(o.args[0], name); ok {
 		return x, nil
 	}
@@ -210,6 +219,9 @@ func opAttribute(o *operands) (any, error) {
 
 func opItem(o *operands) (any, error) {
 	if d, ok := o.args[0].(dict); ok {
+		if err := o.spendForLookup(); err != nil {
+			return nil, err
+		}
 		if v, ok := d.get(o.args[1]); ok {
 			return v, nil
 		}

@@ -33,6 +33,10 @@ type (
 		call exec.Macro
 	}
 
+	// literal is a whole number from JSON that an int does not hold. It can be printed and compared for
+	// being the same.
+	literal string
+
 	// function is the name of one of functions.
 	function string
 )
@@ -66,7 +70,7 @@ func kind(v any) string {
 		return "an undefined value"
 	case bool:
 		return "a boolean"
-	case int, float64:
+	case int, float64, literal:
 		return "a number"
 	case string:
 		return "a string"
@@ -141,6 +145,9 @@ func equal(a, b any) bool {
 			}
 		}
 		return true
+	case literal:
+		b, ok := b.(literal)
+		return ok && a == b
 	case *namespace:
 		b, ok := b.(*namespace)
 		return ok && a == b
@@ -172,6 +179,8 @@ func writeRepr(b *strings.Builder, v any) {
 		b.WriteString(strings.ToUpper(strconv.FormatBool(v)[:1]) + strconv.FormatBool(v)[1:])
 	case int:
 		b.WriteString(strconv.Itoa(v))
+	case literal:
+		b.WriteString(string(v))
 	case float64:
 		b.WriteString(floatRepr(v))
 	case string:
@@ -264,6 +273,8 @@ func (w *jsonWriter) write(v any, level int) error {
 		w.WriteString(strconv.FormatBool(v))
 	case int:
 		w.WriteString(strconv.Itoa(v))
+	case literal:
+		w.WriteString(string(v))
 	case float64:
 		if math.IsNaN(v) || math.IsInf(v, 0) {
 			return fmt.Errorf("%s is no JSON", floatRepr(v))

@@ -1,0 +1,3 @@
+package chat
+
+const thinkOpen = "<think>"
