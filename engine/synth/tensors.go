@@ -25,11 +25,14 @@ var (
 	decays  = span{-1, -0.05} // ssm_a, always negative
 )
 
+// embedding is the tensor whose values are larger than others'.
+const embedding = "token_embd.weight"
+
 // tensors lists the tensors of the file in its order, with the names and dimensions that llama.cpp gives
 // them (src/models/qwen3moe.cpp, src/models/qwen35moe.cpp).
 func (s *Shape) tensors() []tensor {
 	l := &list{s: s}
-	l.matrix("token_embd.weight", s.Hidden, s.Vocab)
+	l.matrix(embedding, s.Hidden, s.Vocab)
 	l.vector("output_norm.weight", norms, s.Hidden)
 	l.matrix("output.weight", s.Hidden, s.Vocab)
 	for i := range s.Layers + s.MTP {
