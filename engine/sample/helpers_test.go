@@ -48,7 +48,7 @@ func fill(x []float32, shape int, r *rand.Rand) {
 	for i := range x {
 		v := float32(r.NormFloat64())
 		switch {
-		case shape == peaked && r.IntN(40) == 0:
+		case shape == peaked && r.IntN(400) == 0:
 			v = v*3 + 12
 		case shape == peaked:
 			v *= 3

@@ -40,6 +40,7 @@ type order struct {
 	depth float32 // no token farther below the largest logit has the weight least, at temperature 1
 	share uint64  // TopP in units of 2^-53
 
+	top   float32 // the largest logit
 	floor float32
 	piles []pile
 	keys  []uint64
@@ -77,7 +78,7 @@ func newOrder(p *Params, s *scan) *order {
 
 // weight returns the weight of a logit. It is float for float what weights does.
 func (o *order) weight(x float32) int64 {
-	return whole(ref.Exp(float32((x - o.s.top) * o.scale)))
+	return whole(ref.Exp(float32((x - o.top) * o.scale)))
 }
 
 // whole rounds e * 2^39 to a whole number, ties to even.
@@ -102,7 +103,7 @@ func (o *order) weights(x []float32) []float32 {
 // draw chooses with the random number u, a fraction of 2^64.
 func (o *order) draw(u uint64) int32 {
 	top := o.s.top
-	o.floor = top - float32(o.depth*max(o.p.Temperature, temperatureMin))
+	o.top, o.floor = top, top-float32(o.depth*max(o.p.Temperature, temperatureMin))
 	for i := range o.minus {
 		o.minus[i] = -top
 	}
@@ -167,7 +168,7 @@ func (o *order) prefix(want pile) (end pile, last int32, ok bool) {
 			continue
 		}
 		if o.wide {
-			o.open(i)
+			o.open(uint(i))
 		} else if i > 0 {
 			return end, 0, false
 		}
@@ -288,26 +289,25 @@ func (o *order) spread() {
 	o.piles = o.piles[:pileCount]
 	clear(o.piles)
 	o.wide, o.step = true, 0
-	if span := o.s.top - o.floor; span > 0 {
+	if span := o.top - o.floor; span > 0 {
 		o.step = (pileCount - 1) / span
 	}
 	heavy := 0
+	piles, floor, least := (*[pileCount]pile)(o.piles), o.floor, o.least
 	for c, m := range o.s.maxima {
-		if m < o.floor {
+		if m < floor {
 			continue
 		}
 		x, _ := o.s.part(c)
 		w := o.weights(x)[:len(x)]
 		for i, v := range x {
-			if v < o.floor {
-				continue
-			}
 			size := whole(w[i])
-			if size < o.least {
+			if v < floor || size < least {
 				continue
 			}
-			p := &o.piles[o.pileOf(v)]
-			p.count, p.sum = p.count+1, p.sum+size
+			p := &piles[o.pileOf(v)]
+			p.count++
+			p.sum += size
 			if size >= o.minP {
 				heavy++
 			}
@@ -320,20 +320,28 @@ func (o *order) spread() {
 }
 
 // pileOf returns the pile of a logit, floor or more: the larger the logit, the earlier or the same.
-func (o *order) pileOf(x float32) int {
-	return min(pileCount-1, int(float32((o.s.top-x)*o.step)))
+func (o *order) pileOf(x float32) uint {
+	return min(pileCount-1, uint(int32(float32((o.top-x)*o.step))))
 }
 
 // open sorts the tokens of a pile.
-func (o *order) open(pile int) {
+func (o *order) open(pile uint) {
 	o.keys = o.keys[:0]
+	lo, hi := o.floor, o.top
+	if o.step > 0 { // most others are told by their logits: one pile more on either side covers rounding
+		lo = max(lo, o.top-float32((float32(pile)+2)/o.step))
+		hi = min(hi, o.top-float32((float32(pile)-1)/o.step))
+	}
+	// One comparison, which is nearly always false; 1 more on either side is for zeros of both signs.
+	from := ordered(lo) - 1
+	width := ordered(hi) + 1 - from
 	for c, m := range o.s.maxima {
-		if m < o.floor || o.pileOf(m) > pile {
+		if m < lo {
 			continue
 		}
 		x, first := o.s.part(c)
 		for i, v := range x {
-			if v >= o.floor && o.pileOf(v) == pile {
+			if ordered(v)-from <= width && v >= o.floor && o.pileOf(v) == pile {
 				o.keys = append(o.keys, keyOf(v, first+i))
 			}
 		}

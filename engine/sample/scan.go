@@ -81,13 +81,13 @@ func keyOf(x float32, id int) uint64 {
 	if x == 0 {
 		x = 0
 	}
+	return uint64(^ordered(x))<<32 | uint64(id)
+}
+
+// ordered returns a number for x, the larger the larger x is; minus zero comes just before zero.
+func ordered(x float32) uint32 {
 	b := math.Float32bits(x)
-	if b>>31 != 0 {
-		b = ^b
-	} else {
-		b |= 1 << 31
-	}
-	return uint64(^b)<<32 | uint64(id)
+	return b ^ (uint32(int32(b)>>31) | 1<<31)
 }
 
 func idOf(key uint64) int32 { return int32(uint32(key)) }
