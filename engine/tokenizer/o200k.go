@@ -35,20 +35,19 @@ func o200kWord(text string) int {
 // casedWord returns the length of the word that text, which begins with a letter, begins with:
 // letters but a-z, then letters but A-Z, then an English ending.
 func casedWord(text string) int {
-	upper, n := 0, 0 // n: behind the last letter so far that is not A-Z
+	n := 0 // behind the last letter that is not A-Z
 	at := 0
 	for at < len(text) {
 		c, size := first(text[at:])
 		if c != letter || text[at] >= 'a' && text[at] <= 'z' {
 			break
 		}
-		upper = at
-		at += size
-		if text[upper] < 'A' || text[upper] > 'Z' {
-			n = at
+		if text[at] < 'A' || text[at] > 'Z' {
+			n = at + size
 		}
+		at += size
 	}
-	upper = at
+	upper := at
 	for at < len(text) {
 		c, size := first(text[at:])
 		if c != letter || text[at] >= 'A' && text[at] <= 'Z' {
