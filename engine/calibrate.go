@@ -91,7 +91,7 @@ func (e *Engine) gauge(ctx context.Context, x moe.Experts, tokens []int32) error
 // SaveProfile writes a profile beside its model and returns the file's name. The file appears whole or
 // not at all.
 func SaveProfile(path string, p ref.Profile) (string, error) {
-	name := path + ProfileSuffix
+	name := profilePath(path)
 	tmp, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*")
 	if err != nil {
 		return "", err

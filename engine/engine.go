@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"math"
 	"os"
+	"regexp"
 	"slices"
 	"sort"
 	"sync"
@@ -181,7 +182,7 @@ func grammarVocab(t *tokenizer.Tokenizer, vocab int) (*grammar.Vocab, error) {
 func loadProfile(path string, layers int) (p ref.Profile, measured bool, err error) {
 	data, name := tiny.Profile(), tiny.File+ProfileSuffix
 	if path != "" {
-		name = path + ProfileSuffix
+		name = profilePath(path)
 		if data, err = os.ReadFile(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return p, false, err
 		}
@@ -197,6 +198,17 @@ func loadProfile(path string, layers int) (p ref.Profile, measured bool, err err
 	}
 	return p, true, nil
 }
+
+// profilePath is where the profile of a model file is: beside the first part, if there are several.
+func profilePath(path string) string {
+	if m := part.FindStringSubmatchIndex(path); m != nil {
+		path = path[:m[2]] + "00001" + path[m[3]:]
+	}
+	return path + ProfileSuffix
+}
+
+// part is how the name of a part of a split model ends.
+var part = regexp.MustCompile(`-([0-9]{5})-of-[0-9]{5}\.gguf$`)
 
 // loadTokenizer reads the tokenizer of a model file, of at most vocab tokens.
 func loadTokenizer(f *gguf.File, vocab int) (*tokenizer.Tokenizer, error) {
