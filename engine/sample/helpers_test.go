@@ -77,6 +77,11 @@ func fill(x []float32, shape int, r *rand.Rand) {
 // twinOf is what the package comment says, done by sorting everything, with numbers that have no limits.
 // It returns -1 if there is no token.
 func twinOf(x []float32, p Params, choice, pos int) int32 {
+	return twinAt(x, p, uniform(p.Seed, choice, pos))
+}
+
+// twinAt is twinOf with the random number u.
+func twinAt(x []float32, p Params, u uint64) int32 {
 	ids := make([]int32, len(x))
 	for i := range ids {
 		ids[i] = int32(i)
@@ -120,7 +125,7 @@ func twinOf(x []float32, p Params, choice, pos int) int32 {
 	for new(big.Rat).SetInt(weights[len(weights)-1]).Cmp(least) < 0 {
 		weights = weights[:len(weights)-1]
 	}
-	t := new(big.Int).SetUint64(uniform(p.Seed, choice, pos))
+	t := new(big.Int).SetUint64(u)
 	t.Mul(t, sumOf(weights))
 	t.Rsh(t, 64)
 	for i := range weights {

@@ -49,6 +49,64 @@ func TestNextIsTheTwins(t *testing.T) {
 	})
 }
 
+// drawAt draws with the random number u.
+func drawAt(t *testing.T, x []float32, p Params, u uint64) int32 {
+	s := scan{ops: vector.Active()}
+	if err := s.read(x); err != nil {
+		t.Fatal(err)
+	}
+	return newOrder(&p, &s).draw(u)
+}
+
+// TestDrawEndsWhereASumDoes has random numbers at the borders between equal tokens.
+func TestDrawEndsWhereASumDoes(t *testing.T) {
+	x := []float32{3, 3, 3, 3}
+	p := Params{Temperature: 1, TopP: 1, Repetition: 1}
+	for i := range uint64(4) {
+		for u, want := range map[uint64]int32{i << 62: int32(i), i<<62 + 1<<62 - 1: int32(i)} {
+			if got := drawAt(t, x, p, u); got != want {
+				t.Errorf("%#x draws token %d, want %d", u, got, want)
+			}
+		}
+	}
+}
+
+// TestMinPKeepsItsBorder: tokens as likely as the likeliest stay at 1, whether or not top-p comes first.
+func TestMinPKeepsItsBorder(t *testing.T) {
+	for _, topP := range []float32{1, 0.9999} {
+		p := Params{Temperature: 1, TopP: topP, MinP: 1, Repetition: 1}
+		if got := drawAt(t, []float32{0, 3, 3, 2}, p, math.MaxUint64); got != 2 {
+			t.Errorf("top-p %g: token %d, want 2", topP, got)
+		}
+	}
+}
+
+// TestTruncationLooksBeyondTheHead has logits whose largest are spread over all chunks, so that the head
+// is short and what is cut off begins far behind it.
+func TestTruncationLooksBeyondTheHead(t *testing.T) {
+	const chunks = 70
+	x := make([]float32, chunks*chunk)
+	for i := range x {
+		x[i] = -float32(i%chunk*chunks+i/chunk) * 1e-4
+	}
+	for _, p := range []Params{
+		{Temperature: 1, TopP: 0.99, MinP: 0.9},
+		{Temperature: 1, TopP: 0.99, MinP: 0.9999},
+		{Temperature: 1, TopP: 1, MinP: 0.9},
+		{Temperature: 1, TopP: 0.3},
+		{Temperature: 1, TopP: 0.001},
+		{Temperature: 1, TopP: 1, TopK: 70},
+		{Temperature: 1, TopP: 1, TopK: 71},
+		{Temperature: 1, TopP: 0.5, TopK: 3000, MinP: 0.85},
+	} {
+		for _, u := range []uint64{0, 1 << 50, 1 << 60, 1 << 63, math.MaxUint64} {
+			if got, want := drawAt(t, x, p, u), twinAt(x, p, u); got != want {
+				t.Errorf("%+v: %#x draws token %d, want %d", p, u, got, want)
+			}
+		}
+	}
+}
+
 // TestPartIsRoundedUp, against quotients in full.
 func TestPartIsRoundedUp(t *testing.T) {
 	r := newRand(t)
