@@ -144,16 +144,6 @@ func vecTurn(lo, hi, cos, sin *float32, n int)
 //go:noescape
 func vecAddRows(dst, e, v *float32, n, stride, rows int)
 
-// vecDeltaRead: state *= decay and delta = k*state, for n columns, a multiple of 32.
-//
-//go:noescape
-func vecDeltaRead(delta, state, k *float32, n, stride, rows int, decay float32)
-
-// vecDeltaWrite: state += k*delta and o = q*state, for n columns, a multiple of 32.
-//
-//go:noescape
-func vecDeltaWrite(o, state, k, q, delta *float32, n, stride, rows int)
-
 // vecDelta does Delta for n columns, a multiple of 32.
 //
 //go:noescape
@@ -203,13 +193,3 @@ func vecToF16(dst *byte, src *float32, n int)
 //
 //go:noescape
 func vecToQ8(dst *byte, src *float32, blocks int)
-
-// vecToBF16: dst = the bfloat16 of src
-//
-//go:noescape
-func vecToBF16(dst *byte, src *float32, n int)
-
-// vecRoundBF16: x = what its bfloat16 stands for
-//
-//go:noescape
-func vecRoundBF16(x *float32, n int)

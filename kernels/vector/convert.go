@@ -79,29 +79,6 @@ func toQ8(dst *[34]byte, src *[32]float32) {
 	}
 }
 
-// ToBF16 sets dst to src as bfloat16, little-endian, rounded to nearest even. A NaN stays one.
-func (o *Ops) ToBF16(dst []byte, src []float32) {
-	room(dst, quant.BF16, len(src))
-	n := o.whole(len(src))
-	if n > 0 {
-		vecToBF16(&dst[0], &src[0], n)
-	}
-	for i, v := range src[n:] {
-		binary.LittleEndian.PutUint16(dst[2*(n+i):], quant.F32ToBF16(v))
-	}
-}
-
-// RoundBF16 replaces each x by what is left of it as a bfloat16.
-func (o *Ops) RoundBF16(x []float32) {
-	n := o.whole(len(x))
-	if n > 0 {
-		vecRoundBF16(&x[0], n)
-	}
-	for i, v := range x[n:] {
-		x[n+i] = quant.BF16ToF32(quant.F32ToBF16(v))
-	}
-}
-
 // room panics unless dst has the bytes of n values.
 func room(dst []byte, f quant.Format, n int) {
 	if bytes, err := f.RowBytes(n); err != nil || bytes != len(dst) {

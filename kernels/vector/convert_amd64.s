@@ -7,10 +7,6 @@ EIGHT(halfMax, $0x477FE000)  // 65504
 EIGHT(halfMin, $0xC77FE000)
 EIGHT(float127, $0x42FE0000)
 EIGHT(minus127, $0x81818181) // bytes
-EIGHT(lowest, $0x00000001)
-EIGHT(below, $0x00007FFF)
-EIGHT(quiet, $0x00400000)
-EIGHT(upper, $0xFFFF0000)
 
 DATA order<>+0(SB)/8, $0x0000000400000000
 DATA order<>+8(SB)/8, $0x0000000500000001
@@ -126,53 +122,3 @@ next:
 zero:
 	VPXOR Y2, Y2, Y2
 	JMP   next
-
-// The upper halves of Y1 are the bfloat16 of Y0. Y2 and Y3 are overwritten.
-#define BFLOAT \
-	VPSRLD    $16, Y0, Y1; VPAND Y15, Y1, Y1; \
-	VPADDD    Y14, Y1, Y1; VPADDD Y0, Y1, Y1; \
-	VPOR      Y13, Y0, Y2; VCMPPS $3, Y0, Y0, Y3; \
-	VBLENDVPS Y3, Y2, Y1, Y1
-
-// func vecToBF16(dst *byte, src *float32, n int)
-TEXT ·vecToBF16(SB), NOSPLIT, $0-24
-	MOVQ    dst+0(FP), DI
-	MOVQ    src+8(FP), SI
-	MOVQ    n+16(FP), CX
-	VMOVDQU lowest<>(SB), Y15
-	VMOVDQU below<>(SB), Y14
-	VMOVDQU quiet<>(SB), Y13
-
-loop:
-	VMOVDQU      (SI), Y0
-	BFLOAT
-	VPSRLD       $16, Y1, Y1
-	VEXTRACTI128 $1, Y1, X2
-	VPACKUSDW    X2, X1, X1
-	VMOVDQU      X1, (DI)
-	ADDQ         $32, SI
-	ADDQ         $16, DI
-	SUBQ         $8, CX
-	JNZ          loop
-	VZEROUPPER
-	RET
-
-// func vecRoundBF16(x *float32, n int)
-TEXT ·vecRoundBF16(SB), NOSPLIT, $0-16
-	MOVQ    x+0(FP), DI
-	MOVQ    n+8(FP), CX
-	VMOVDQU lowest<>(SB), Y15
-	VMOVDQU below<>(SB), Y14
-	VMOVDQU quiet<>(SB), Y13
-	VMOVDQU upper<>(SB), Y12
-
-loop:
-	VMOVDQU (DI), Y0
-	BFLOAT
-	VPAND   Y12, Y1, Y1
-	VMOVDQU Y1, (DI)
-	ADDQ    $32, DI
-	SUBQ    $8, CX
-	JNZ     loop
-	VZEROUPPER
-	RET

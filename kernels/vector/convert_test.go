@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"sort"
 	"testing"
 
@@ -24,9 +23,6 @@ type narrowing struct {
 var narrowings = []narrowing{
 	{quant.F16, (*Ops).ToF16, func(dst []byte, src []float32) {
 		binary.LittleEndian.PutUint16(dst, nearestHalf(src[0]))
-	}},
-	{quant.BF16, (*Ops).ToBF16, func(dst []byte, src []float32) {
-		binary.LittleEndian.PutUint16(dst, nearestBF16(src[0]))
 	}},
 	{quant.Q8_0, (*Ops).ToQ8, blockOfQ8},
 }
@@ -182,7 +178,7 @@ func fillNarrow(x []float32, kind int, r *rand.Rand) {
 }
 
 // TestNarrowingKnowsEveryUpperHalf has each pattern of the upper 16 bits with the lower ones at their
-// ends and where a bfloat16 and a binary16 round.
+// ends and where a binary16 rounds.
 func TestNarrowingKnowsEveryUpperHalf(t *testing.T) {
 	lower := []uint32{0, 1, 0x7fff, 0x8000, 0x8001, 0xffff, 0xfff, 0x1000, 0x1001, 0x3000}
 	eachVariant(t, func(t *testing.T, o *Ops) {
@@ -191,23 +187,14 @@ func TestNarrowingKnowsEveryUpperHalf(t *testing.T) {
 			for i := range x {
 				x[i] = math.Float32frombits(uint32(i)<<16 | low)
 			}
-			for _, f := range narrowings[:2] {
-				got, want := make([]byte, 2<<16), make([]byte, 2<<16)
-				f.run(o, got, x)
-				for i := range x {
-					f.want(want[2*i:], x[i:])
-				}
-				if d := unlikeBytes(f.format, got, want); d != "" {
-					t.Errorf("%s, lower bits %#x: %s", f.format, low, d)
-				}
+			f := narrowings[0]
+			got, want := make([]byte, 2<<16), make([]byte, 2<<16)
+			f.run(o, got, x)
+			for i := range x {
+				f.want(want[2*i:], x[i:])
 			}
-			rounded, want := slices.Clone(x), make([]float32, len(x))
-			o.RoundBF16(rounded)
-			for i, v := range x {
-				want[i] = quant.BF16ToF32(nearestBF16(v))
-			}
-			if d := unlike(rounded, want); d != "" {
-				t.Errorf("rounded, lower bits %#x: %s", low, d)
+			if d := unlikeBytes(f.format, got, want); d != "" {
+				t.Errorf("%s, lower bits %#x: %s", f.format, low, d)
 			}
 		}
 	})
@@ -230,7 +217,7 @@ func TestToQ8HasEveryScale(t *testing.T) {
 					x[i] = float32(top * (float32(r.IntN(255)-127) + 0.5*float32(r.IntN(2))) / 128)
 				}
 				x[at], x[32+at], x[64+at] = top, -top, float32(top*0.99)
-				if d := narrowings[2].narrowed(o, x, regions, at%places); d != "" {
+				if d := narrowings[1].narrowed(o, x, regions, at%places); d != "" {
 					t.Errorf("largest %g at %d: %s", top, at, d)
 				}
 			}
@@ -271,7 +258,7 @@ func TestNarrowingDoesNotAllocate(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if allocs := testing.AllocsPerRun(5, func() { f.run(o, dst[:n], x); o.RoundBF16(x) }); allocs != 0 {
+			if allocs := testing.AllocsPerRun(5, func() { f.run(o, dst[:n], x) }); allocs != 0 {
 				t.Errorf("%s: %v allocations", f.format, allocs)
 			}
 		}
@@ -282,11 +269,10 @@ func TestNarrowingDoesNotAllocate(t *testing.T) {
 func TestNarrowingRefusesOtherLengths(t *testing.T) {
 	eachVariant(t, func(t *testing.T, o *Ops) {
 		for name, f := range map[string]func(){
-			"ToF16, short":  func() { o.ToF16(make([]byte, 62), make([]float32, 32)) },
-			"ToF16, long":   func() { o.ToF16(make([]byte, 66), make([]float32, 32)) },
-			"ToBF16, short": func() { o.ToBF16(make([]byte, 62), make([]float32, 32)) },
-			"ToQ8, short":   func() { o.ToQ8(make([]byte, 33), make([]float32, 32)) },
-			"ToQ8, part":    func() { o.ToQ8(make([]byte, 34), make([]float32, 33)) },
+			"ToF16, short": func() { o.ToF16(make([]byte, 62), make([]float32, 32)) },
+			"ToF16, long":  func() { o.ToF16(make([]byte, 66), make([]float32, 32)) },
+			"ToQ8, short":  func() { o.ToQ8(make([]byte, 33), make([]float32, 32)) },
+			"ToQ8, part":   func() { o.ToQ8(make([]byte, 34), make([]float32, 33)) },
 		} {
 			if !panics(f) {
 				t.Errorf("%s did not panic", name)

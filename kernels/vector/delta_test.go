@@ -60,7 +60,7 @@ func TestDeltaGivesTheBitsOfItsDefinition(t *testing.T) {
 }
 
 // TestDeltaOfColumnsIsThatOfTheState runs tokens over a whole state, and over its columns one block after
-// the other, and as DeltaRead and DeltaWrite do.
+// the other.
 func TestDeltaOfColumnsIsThatOfTheState(t *testing.T) {
 	eachVariant(t, func(t *testing.T, o *Ops) {
 		r, _ := newRand(t)
@@ -68,7 +68,7 @@ func TestDeltaOfColumnsIsThatOfTheState(t *testing.T) {
 		whole := make([]float32, s*s)
 		fill(whole, ordinary, r)
 		for _, block := range []int{32, 64, 20} {
-			whole, parts, passes := slices.Clone(whole), slices.Clone(whole), slices.Clone(whole)
+			whole, parts := slices.Clone(whole), slices.Clone(whole)
 			list := make([]Token, tokens)
 			for i := range list {
 				v := make([]float32, 5*s)
@@ -88,21 +88,8 @@ func TestDeltaOfColumnsIsThatOfTheState(t *testing.T) {
 					}
 				}
 			}
-			for i, k := range list {
-				d, out := make([]float32, s), make([]float32, s)
-				o.DeltaRead(d, passes, k.K, k.Decay)
-				for b, v := range k.V {
-					d[b] = float32(k.Beta * (v - d[b]))
-				}
-				o.DeltaWrite(out, passes, k.K, k.Q, d)
-				if d := unlike(out, k.Out); d != "" {
-					t.Fatalf("token %d in two passes: %s", i, d)
-				}
-			}
-			for _, other := range [][]float32{parts, passes} {
-				if d := unlike(other, whole); d != "" {
-					t.Errorf("state, %d columns at a time: %s", block, d)
-				}
+			if d := unlike(parts, whole); d != "" {
+				t.Errorf("state, %d columns at a time: %s", block, d)
 			}
 		}
 	})
@@ -133,12 +120,11 @@ func TestDeltaRefusesOtherLengths(t *testing.T) {
 func BenchmarkDelta(b *testing.B) {
 	r, _ := newRand(b)
 	const s = 128
-	v := make([]float32, 5*s)
+	v := make([]float32, 4*s)
 	fill(v, ordinary, r)
 	o := best()
 	o.Scale(v[:2*s], 0.03)
 	token := Token{K: v[:s], Q: v[s : 2*s], V: v[2*s : 3*s], Out: v[3*s : 4*s], Decay: 1, Beta: 0.6}
-	d := v[4*s:]
 	blocks := func(state []float32, tokens int) {
 		for lo := 0; lo < s; lo += 32 {
 			part := token
@@ -152,13 +138,6 @@ func BenchmarkDelta(b *testing.B) {
 	fill(all, ordinary, r)
 	for _, states := range []int{1, 1024} {
 		for name, f := range map[string]func(state []float32){
-			"passes": func(state []float32) {
-				o.DeltaRead(d, state, token.K, token.Decay)
-				for i, x := range token.V {
-					d[i] = float32(token.Beta * (x - d[i]))
-				}
-				o.DeltaWrite(token.Out, state, token.K, token.Q, d)
-			},
 			"whole":               func(state []float32) { o.Delta(state, s, &token) },
 			"blocks":              func(state []float32) { blocks(state, 1) },
 			"blocks of 32 tokens": func(state []float32) { blocks(state, 32) },

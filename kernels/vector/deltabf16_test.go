@@ -1,6 +1,7 @@
 package vector
 
 import (
+	"encoding/binary"
 	"math"
 	"slices"
 	"testing"
@@ -24,11 +25,15 @@ func TestDeltaBF16IsDeltaAndRounding(t *testing.T) {
 					a.s = math.Float32frombits(0x7fffffff) // as NaNs go: it must not round to a zero
 				}
 				state := place[byte](regions[4], 2*len(a.m), where)
-				portable.ToBF16(state, a.m)
+				for i, v := range a.m {
+					binary.LittleEndian.PutUint16(state[2*i:], nearestBF16(v))
+				}
 				quant.Dequantize(a.m, quant.BF16, state)
 				want := &Token{K: a.k, Q: a.q, V: a.y, Out: slices.Clone(a.x), Decay: a.s, Beta: 0.7}
 				delta(a.m, a.stride, want)
-				portable.RoundBF16(a.m)
+				for i, v := range a.m {
+					a.m[i] = quant.BF16ToF32(nearestBF16(v))
+				}
 				list := [][]float32{a.k, a.q, a.y, a.x}
 				for i, v := range list {
 					list[i] = place[float32](regions[i], len(v), where)
@@ -48,6 +53,28 @@ func TestDeltaBF16IsDeltaAndRounding(t *testing.T) {
 						t.Fatalf("%d %s columns, %d rows: wrote outside slice %d", n, kindNames[kind], len(a.k), i)
 					}
 				}
+			}
+		}
+	})
+}
+
+// TestDeltaBF16RoundsEveryUpperHalf makes states of each pattern of the upper 16 bits with the lower ones
+// at their ends and where a bfloat16 rounds: one row, on which the new value is all that is left.
+func TestDeltaBF16RoundsEveryUpperHalf(t *testing.T) {
+	eachVariant(t, func(t *testing.T, o *Ops) {
+		v, state := make([]float32, 1<<16), make([]byte, 2<<16)
+		got, want := make([]float32, len(v)), make([]float32, len(v))
+		for _, low := range []uint32{0, 1, 0x7fff, 0x8000, 0x8001, 0xffff} {
+			for i := range v {
+				v[i] = math.Float32frombits(uint32(i)<<16 | low)
+				want[i] = quant.BF16ToF32(nearestBF16(v[i]))
+				binary.LittleEndian.PutUint16(state[2*i:], 0x8000) // so that -0 comes out as such
+			}
+			one := []float32{1}
+			o.DeltaBF16(state, len(v), &Token{K: one, Q: one, V: v, Out: got, Decay: 1, Beta: 1})
+			quant.Dequantize(got, quant.BF16, state)
+			if d := unlike(got, want); d != "" {
+				t.Errorf("lower bits %#x: %s", low, d)
 			}
 		}
 	})

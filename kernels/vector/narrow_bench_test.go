@@ -9,8 +9,6 @@ func BenchmarkNarrow(b *testing.B) {
 	fill(x, ordinary, r)
 	eachBench(b, "ToF16", 4*4096, func(o *Ops) { o.ToF16(dst, x) })
 	eachBench(b, "ToQ8", 4*4096, func(o *Ops) { o.ToQ8(dst[:4352], x) })
-	eachBench(b, "ToBF16", 4*4096, func(o *Ops) { o.ToBF16(dst, x) })
-	eachBench(b, "RoundBF16", 4*4096, func(o *Ops) { o.RoundBF16(x) })
 }
 
 // BenchmarkArgmax has a vocabulary of 248320.

@@ -57,8 +57,6 @@ func BenchmarkOperations(b *testing.B) {
 		{"MulAdd", 16 * n, func(o *Ops) { o.MulAdd(a.x, a.y, a.z) }},
 		{"Dots", 4 * 128 * 128, func(o *Ops) { o.Dots(head.k, head.x, head.m, 128) }},
 		{"AddRows", 4 * 128 * 128, func(o *Ops) { o.AddRows(head.x, head.q, head.m, 128) }},
-		{"DeltaRead", 8 * 128 * 128, func(o *Ops) { o.DeltaRead(head.x, head.m[:128*128], head.q, 1) }},
-		{"DeltaWrite", 8 * 128 * 128, func(o *Ops) { o.DeltaWrite(head.x, head.m[:128*128], head.z, head.q, head.y) }},
 	} {
 		eachBench(b, op.name, op.bytes, op.f)
 	}

@@ -186,22 +186,6 @@ var operations = []operation{
 			each(a.x, func(d int) float32 { return a.x[d] + float32(e*a.m[p*a.stride+d]) })
 		}
 	}},
-	{"DeltaRead", func(o *Ops, a *args) { o.DeltaRead(a.x, a.m[:len(a.k)*len(a.x)], a.k, a.s) }, func(a *args) {
-		clear(a.x)
-		for r, k := range a.k {
-			line := a.m[r*len(a.x):][:len(a.x)]
-			each(line, func(b int) float32 { return float32(line[b] * a.s) })
-			each(a.x, func(b int) float32 { return a.x[b] + float32(line[b]*k) })
-		}
-	}},
-	{"DeltaWrite", func(o *Ops, a *args) { o.DeltaWrite(a.x, a.m[:len(a.k)*len(a.x)], a.k, a.q, a.y) }, func(a *args) {
-		clear(a.x)
-		for r, k := range a.k {
-			line := a.m[r*len(a.x):][:len(a.x)]
-			each(line, func(b int) float32 { return line[b] + float32(k*a.y[b]) })
-			each(a.x, func(b int) float32 { return a.x[b] + float32(line[b]*a.q[r]) })
-		}
-	}},
 }
 
 // softmax is the definition, of values that are all finite or else NaN.
@@ -341,10 +325,6 @@ func TestLengthsThatDoNotFitPanic(t *testing.T) {
 			"Turn":           func() { o.Turn(long, short, long, long) },
 			"Turn, sin":      func() { o.Turn(long, long, long, short) },
 			"AddRows":        func() { o.AddRows(long, long[:2], make([]float32, 127), 64) },
-			"DeltaRead":      func() { o.DeltaRead(long, make([]float32, 127), long[:2], 1) },
-			"DeltaWrite":     func() { o.DeltaWrite(long, make([]float32, 127), long[:2], long[:2], long) },
-			"DeltaWrite, q":  func() { o.DeltaWrite(long, make([]float32, 128), long[:2], long[:3], long) },
-			"DeltaWrite, o":  func() { o.DeltaWrite(short, make([]float32, 128), long[:2], long[:2], long) },
 			"QuantizeRow":    func() { o.QuantizeRow(moe.Row{Format: moe.RowF32, F: short}, long) },
 			"QuantizeRow, q": func() { o.QuantizeRow(moe.Row{Format: moe.RowQ8, Q: make([]int8, 63), Scales: long[:2]}, long) },
 			"Dequantize":     func() { o.Dequantize(long, 1, make([]byte, 126)) },
