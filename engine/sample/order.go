@@ -47,7 +47,7 @@ type order struct {
 	sizes []int64 // weights of keys
 	wide  bool    // piles are those of spread
 	step  float32 // piles for each unit of the logit
-	heavy int     // how many tokens have the weight minP; more than there are where that is not known
+	heavy int     // how many tokens have the weight minP, of the head or of all; no limit if least sees to it
 
 	minus, buf [chunk]float32
 	sums       [chunk]int64
@@ -139,7 +139,7 @@ func (o *order) choose(u uint64) (id int32, ok bool) {
 			return 0, false
 		}
 	}
-	if o.heavy < end.count {
+	if o.heavy < end.count { // with a rest, top-p has just ended in the head, or there is no such limit
 		if end, _, ok = o.prefix(pile{o.heavy, math.MaxInt64}); !ok {
 			return 0, false
 		}
@@ -212,9 +212,6 @@ func (o *order) head() bool {
 	}
 	rest := o.all() - head.sum
 	o.piles = append(o.piles, pile{len(o.s.x), rest})
-	if o.heavy == head.count {
-		o.heavy++ // at least, and the rest may have some
-	}
 	return true
 }
 
