@@ -29,7 +29,7 @@ func testBytes(tokens int) int64 { return 10 + int64(tokens+3)/4*4 }
 //	part NAME from=NAME     a choice parts; with seq=1 it has a sequence
 //	lacked NAME
 //	preempt
-//	remove NAME
+//	remove NAME             once more when it has come back
 //	again NAME
 //
 // All but admit, next and preempt answer with who waits and who runs.
@@ -145,16 +145,17 @@ func (s *script) do(line string) string {
 		}
 		return "preempt " + s.names(victims)
 	case "remove":
-		if t.inUse() {
-			c.remove(t)
-			return "when it comes back"
+		if t.dying {
+			c.back(t)
 		}
-		if c.remove(t) {
+		switch free := c.remove(t); {
+		case free:
 			return "free"
+		case t.dying:
+			return "when it comes back"
 		}
 		return "nothing to free"
 	case "again":
-		c.back(t)
 		c.again(t)
 	default:
 		s.t.Fatalf("unknown command %q", line)

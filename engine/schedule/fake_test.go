@@ -30,11 +30,14 @@ const (
 // fake is a backend whose logits are a hash of the tokens, and whose memory is counted as testBytes
 // does.
 type fake struct {
-	t      *testing.T
-	rows   int
-	before func(ctx context.Context, steps []*step) error // of each forward; may be nil
-	fault  func(tokens []int32) error                     // of a sequence that has taken these; may be nil
-	known  int                                            // tokens that every resume finds
+	t       *testing.T
+	rows    int
+	before  func(ctx context.Context, steps []*step) error // of each forward; may be nil
+	after   func() error                                   // of each forward, when all is computed; may be nil
+	fault   func(tokens []int32) error                     // of a sequence that has taken these; may be nil
+	parting func()                                         // of each fork; may be nil
+	making  func()                                         // of each resume; may be nil
+	known   int                                            // tokens that every resume finds
 
 	mu       sync.Mutex
 	budget   int64
@@ -63,6 +66,9 @@ func (f *fake) take(bytes int64) error {
 }
 
 func (f *fake) resume(tokens []int32) (sequence, error) {
+	if f.making != nil {
+		f.making()
+	}
 	s := &fakeSequence{f: f, tokens: slices.Clone(tokens[:min(f.known, len(tokens)-1)])}
 	if err := f.take(testBytes(len(s.tokens))); err != nil {
 		return nil, err
@@ -76,8 +82,8 @@ func (f *fake) forward(ctx context.Context, steps []*step) error {
 	rows := 0
 	for _, st := range steps {
 		s := st.seq.(*fakeSequence)
-		if s.busy.Swap(true) || s.freed.Load() {
-			f.t.Error("a sequence is in use, or freed")
+		if s.busy.Swap(true) || s.freed.Load() || s.spoiled {
+			f.t.Error("a sequence is in use, or freed, or spoiled")
 		}
 		sizes = append(sizes, len(st.Tokens))
 		rows += len(st.Tokens)
@@ -114,7 +120,16 @@ func (f *fake) forward(ctx context.Context, steps []*step) error {
 			st.Sink(fakeLogits(s.tokens))
 		}
 	}
-	return nil
+	if f.after == nil {
+		return nil
+	}
+	err := f.after()
+	if err != nil {
+		for _, st := range steps {
+			st.seq.(*fakeSequence).spoiled = true
+		}
+	}
+	return err
 }
 
 func fakeLogits(tokens []int32) []float32 {
@@ -131,10 +146,11 @@ func fakeLogits(tokens []int32) []float32 {
 }
 
 type fakeSequence struct {
-	f      *fake
-	tokens []int32
-	busy   atomic.Bool
-	freed  atomic.Bool
+	f       *fake
+	tokens  []int32
+	spoiled bool
+	busy    atomic.Bool
+	freed   atomic.Bool
 }
 
 func (s *fakeSequence) Len() int { return len(s.tokens) }
@@ -146,6 +162,12 @@ func (s *fakeSequence) count(n int) {
 }
 
 func (s *fakeSequence) fork() (sequence, error) {
+	if s.f.parting != nil {
+		s.f.parting()
+	}
+	if s.spoiled {
+		s.f.t.Error("a spoiled sequence was forked")
+	}
 	if err := s.f.take(testBytes(len(s.tokens))); err != nil {
 		return nil, err
 	}
@@ -340,7 +362,12 @@ func collect(st *Stream, r Request) ([][]int32, error) {
 func (a ask) run(t *testing.T, s *Scheduler) (answer, error) {
 	t.Helper()
 	r, dice := a.request(s.shape.vocab)
-	tokens, err := collect(submit(t, s, r), r)
+	r.Prompt = slices.Clone(r.Prompt)
+	st := submit(t, s, r)
+	for i := range r.Prompt { // it was copied
+		r.Prompt[i] = -1
+	}
+	tokens, err := collect(st, r)
 	got := answer{tokens: tokens}
 	for _, d := range dice {
 		got.sums = append(got.sums, d.sum)

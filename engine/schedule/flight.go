@@ -61,10 +61,9 @@ func (f *flight) take() bool {
 			s.work.Wait()
 		}
 	}
-	s.work.Signal() // there may be more, for another
 	f.live = len(f.pieces)
 	if f.ctx == nil || f.ctx.Err() != nil {
-		f.ctx, f.cancel = context.WithCancel(s.ctx)
+		f.ctx, f.cancel = context.WithCancel(context.Background())
 	}
 	for len(f.pool) < len(f.pieces) {
 		f.pool = append(f.pool, &step{})

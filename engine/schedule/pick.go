@@ -14,7 +14,7 @@ func (c *core) next(dst []piece) []piece {
 	c.decodes, c.prompts = c.decodes[:0], c.prompts[:0]
 	decodes, prompts, wanted := 0, 0, 0
 	for _, t := range c.running {
-		if t.state == resuming || t.dying || t.evict {
+		if t.state == resuming {
 			continue
 		}
 		ready := t.state == idle && !t.stalled

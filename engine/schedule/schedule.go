@@ -140,10 +140,7 @@ type Scheduler struct {
 	back    backend
 	shape   shape
 	retries int
-
-	ctx    context.Context // ends when the scheduler is cut short
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	wg      sync.WaitGroup // of flights
 
 	mu       sync.Mutex // before Stream.mu and the memory's
 	core     core
@@ -179,7 +176,6 @@ func start(b backend, sh shape, l limits, retries int) *Scheduler {
 		requests: map[*request]struct{}{},
 		drained:  make(chan struct{}),
 	}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.work.L = &s.mu
 	for range l.flights {
 		f := &flight{s: s}
@@ -334,10 +330,8 @@ func (s *Scheduler) Close(ctx context.Context) error {
 		}
 		s.settled()
 		s.mu.Unlock()
-		s.cancel()
 	}
 	s.wg.Wait()
-	s.cancel()
 	return err
 }
 

@@ -90,6 +90,16 @@ func TestAnswersAreThoseOfARequestAlone(t *testing.T) {
 	}
 }
 
+// TestNoSequenceForAChoiceThatIsOver counts the forks of choices that end with their first token.
+func TestNoSequenceForAChoiceThatIsOver(t *testing.T) {
+	forks := 0
+	s := newFake(t, &fake{parting: func() { forks++ }}, limits{}, 0)
+	a := ask{tokens: prompt(10), limit: 1, choices: 3}
+	if _, err := a.run(t, s); err != nil || forks != 0 {
+		t.Errorf("%d forks, %v", forks, err)
+	}
+}
+
 func TestEventsSayWhyAChoiceEnds(t *testing.T) {
 	s := newFake(t, &fake{}, limits{}, 0)
 	final := func(r Request) Final {
@@ -148,7 +158,8 @@ func TestCancelFreesAtOnce(t *testing.T) {
 		before, next := held()
 		f := &fake{before: before}
 		s := newFake(t, f, limits{sequences: 2}, 0)
-		all := together(t, s, next, one(10, 50), one(10, 1), one(10, 50))
+		r := one(10, 50)
+		all := together(t, s, next, r, one(10, 1), one(10, 50))
 		under, other, waits := all[0], all[1], all[2]
 		// under and other are in a micro-batch. waits has no memory, and is over at once.
 		waits.Cancel()
@@ -165,6 +176,9 @@ func TestCancelFreesAtOnce(t *testing.T) {
 		synctest.Wait()
 		if st := s.Stats(); st.Running != 0 || f.sequence != 0 || f.used != 0 || st.Canceled != 2 || st.Finished != 2 {
 			t.Errorf("%+v, %d sequences", st, f.sequence)
+		}
+		if d := r.Choices[0].(*dice); d.pos != 0 {
+			t.Error("a chooser was asked after its request was cancelled")
 		}
 		if e, err := other.Next(t.Context()); err != nil || e.Final != Full {
 			t.Errorf("the other: %+v, %v", e, err)
@@ -241,6 +255,73 @@ func TestNobodyWaitsForAMicroBatchOfNobody(t *testing.T) {
 		next <- nil
 		if _, err := c.Next(t.Context()); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// TestCancelWhileChoicesPart cancels a request when its choices have got their first tokens, and
+// their sequences are made or about to be.
+func TestCancelWhileChoicesPart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		before, next := held()
+		f := &fake{before: before}
+		s := newFake(t, f, limits{}, 0)
+		var st *Stream
+		f.parting = func() { st.Cancel() }
+		st = together(t, s, next, Request{Prompt: prompt(5), Limit: 9, Choices: []Chooser{
+			&dice{vocab: fakeVocab}, &dice{vocab: fakeVocab}, &dice{vocab: fakeVocab},
+		}})[0]
+		next <- nil
+		if _, err := st.Next(t.Context()); !errors.Is(err, ErrCanceled) {
+			t.Errorf("error %v, want %v", err, ErrCanceled)
+		}
+		synctest.Wait()
+		if f.sequence != 0 {
+			t.Errorf("%d sequences are left", f.sequence)
+		}
+	})
+}
+
+// TestCancelWhileASequenceIsMade cancels a request that is being admitted, with and without memory
+// for it.
+func TestCancelWhileASequenceIsMade(t *testing.T) {
+	for _, spare := range []int64{0, testBytes(0)} {
+		synctest.Test(t, func(t *testing.T) {
+			before, next := held()
+			f := &fake{before: before}
+			s := newFake(t, f, limits{}, 0)
+			submit(t, s, one(1, 1))
+			synctest.Wait()
+			st := submit(t, s, one(5, 9))
+			f.making = func() {
+				st.Cancel()
+				f.budget = f.used + spare
+			}
+			next <- nil
+			if _, err := st.Next(t.Context()); !errors.Is(err, ErrCanceled) {
+				t.Errorf("error %v, want %v", err, ErrCanceled)
+			}
+			synctest.Wait()
+			if f.sequence != 0 || s.Stats().Running != 0 {
+				t.Errorf("%d sequences, %+v", f.sequence, s.Stats())
+			}
+		})
+	}
+}
+
+func TestNextEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		before, next := held()
+		s := newFake(t, &fake{before: before}, limits{}, 0)
+		st := submit(t, s, one(5, 1))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := st.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v", err)
+		}
+		next <- nil
+		if e, err := st.Next(t.Context()); err != nil || e.Final != Full { // the request itself goes on
+			t.Errorf("%+v, %v", e, err)
 		}
 	})
 }
@@ -351,15 +432,20 @@ func TestExpertsErrorFailsThoseUnderWay(t *testing.T) {
 	})
 }
 
-// TestRetriesComputeAnew lets one micro-batch in seven fail.
+// TestRetriesComputeAnew lets two micro-batches in eleven fail: one before anything is computed,
+// one when the tokens have been chosen already.
 func TestRetriesComputeAnew(t *testing.T) {
 	n := 0
-	f := &fake{before: func(context.Context, []*step) error {
-		if n++; n%7 == 0 {
+	fail := func(yes bool) error {
+		if yes {
 			return errGone
 		}
 		return nil
-	}}
+	}
+	f := &fake{
+		before: func(context.Context, []*step) error { n++; return fail(n%11 == 7) },
+		after:  func() error { return fail(n%11 == 1) },
+	}
 	s := newFake(t, f, limits{rows: 512}, 100)
 	a := ask{tokens: prompt(30), limit: 40, choices: 3}
 	if got, err := a.run(t, s); err != nil || !got.equal(fakeAlone(a)) {
@@ -369,7 +455,7 @@ func TestRetriesComputeAnew(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	one := ask{tokens: prompt(30), limit: 90, choices: 1}
-	f.before = func(context.Context, []*step) error { return errGone }
+	f.before, f.after = func(context.Context, []*step) error { return errGone }, nil
 	if _, err := one.run(t, s); !errors.Is(err, errGone) {
 		t.Errorf("when all are used up: %v", err)
 	}
