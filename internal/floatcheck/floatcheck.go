@@ -48,7 +48,7 @@ type Build struct {
 var Kvasir = Policy{
 	Module: "kvasir",
 	Packages: []string{
-		"kernels/...", "internal/moe", "engine/model", "engine/experts", "engine/schedule",
+		"kernels/...", "internal/moe", "engine/model", "engine/experts", "engine/schedule", "engine/sample",
 	},
 	Math: []string{
 		"Abs", "Floor", "RoundToEven", "Sqrt",
