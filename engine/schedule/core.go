@@ -179,7 +179,7 @@ func (c *core) claim(t *task) int64 {
 // take beyond what they hold. No more are admitted at once than fill a micro-batch, so that those
 // under way do not wait for many. Its user makes their sequences and answers each with resumed or
 // refused.
-func (c *core) admit(room int64, dst []*task) []*task {
+func (c *core) admit(room int64) (list []*task) {
 	for _, r := range c.running {
 		room -= c.claim(r)
 	}
@@ -201,9 +201,9 @@ func (c *core) admit(room int64, dst []*task) []*task {
 		}
 		t.state, t.frees = resuming, c.frees
 		c.running = insert(c.running, t)
-		dst = append(dst, t)
+		list = append(list, t)
 	}
-	return dst
+	return list
 }
 
 func (c *core) leaveQueue(t *task) {

@@ -82,7 +82,7 @@ func (s *Scheduler) admit() bool {
 	if !s.core.admits() {
 		return false
 	}
-	list := s.core.admit(s.back.room(), nil)
+	list := s.core.admit(s.back.room())
 	if len(list) == 0 {
 		return false
 	}
