@@ -308,6 +308,9 @@ func (e *Engine) Close() error {
 // Name is the model's file name, or kvasir-tiny.
 func (e *Engine) Name() string { return e.name }
 
+// IsControl reports whether a token marks a place in the text and is none itself.
+func (e *Engine) IsControl(id int32) bool { return int(id) < e.tokens.Size() && e.tokens.IsControl(id) }
+
 // Context is how many tokens a sequence may have, prompt and answer together.
 func (e *Engine) Context() int { return e.longest }
 
