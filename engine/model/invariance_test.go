@@ -117,34 +117,20 @@ func batchBits(t *testing.T, n node, prompt []int32, size int) uint32 {
 	return bits(logits)
 }
 
-// TestGoldenLogits holds the whole forward pass, with every variant of the kernels, to checksums. They
-// are the same on every processor and at every GOAMD64 level, which CI runs; a change of the arithmetic
-// shows here first.
-func TestGoldenLogits(t *testing.T) {
-	prompt := readIDs(t, filepath.Join(mini, "p64.ids"))
-	for _, v := range variant.Available() {
-		b := newBackend(t, v)
-		for file, want := range goldenLogits {
-			t.Run(fmt.Sprintf("%s/%s", v, file), func(t *testing.T) {
-				n := newNodeWith(t, openFile(t, file), model.Options{Backend: b, KV: model.KVF32})
-				if got := bits(n.logits(t, prompt, 512)...); got != want {
-					t.Errorf("logits %08x, want %08x", got, want)
-				}
-			})
-		}
-	}
-}
-
 // TestTinyGivesTheSameBitsWithEveryVariant compares kvasir-tiny's logits of one sequence, alone and among
-// 64, and holds a prompt to its checksum.
+// 64, and holds a prompt to its checksums.
 func TestTinyGivesTheSameBitsWithEveryVariant(t *testing.T) {
 	prompt := tinyPrompts(t)["hello"]
 	var want uint32
 	for _, v := range variant.Available() {
-		n := newNodeWith(t, tinyFile(t), model.Options{Backend: newBackend(t, v), KV: model.KVF32})
-		if got := bits(n.logits(t, prompt, 512)...); got != goldenTiny {
-			t.Errorf("%s: logits %08x, want %08x", v, got, goldenTiny)
+		b := newBackend(t, v)
+		for kv, golden := range goldenTiny {
+			n := newNodeWith(t, tinyFile(t), model.Options{Backend: b, KV: kv})
+			if got := bits(n.logits(t, prompt, 512)...); got != golden {
+				t.Errorf("%s, %s: logits %08x, want %08x", v, kv, got, golden)
+			}
 		}
+		n := newNodeWith(t, tinyFile(t), model.Options{Backend: b})
 		for _, size := range []int{1, 64} {
 			got := batchBits(t, n, prompt, size)
 			if v == variant.Portable && size == 1 {
