@@ -123,7 +123,8 @@ type Chooser interface {
 	// other, none twice, but not from one goroutine. The micro-batch waits for Next. An error fails
 	// the request.
 	//
-	// What Next has written may be read by who has received the token's event.
+	// What Next has written may be read by who has received the token's event, as far as Next does
+	// not write it again: it may be choosing the next token by then.
 	Next(logits []float32, pos int) (token int32, end bool, err error)
 }
 
