@@ -130,12 +130,13 @@ func (b *blocks) trim(bytes int64) {
 	}
 }
 
-// take returns a block of b, for which prefixes that nobody uses make room. Under mu.
-func (mem *Memory) take(b *blocks) (*block, error) {
+// take returns a block of b, for which prefixes that nobody uses make room, and in need saved states of
+// those in use. Under mu.
+func (mem *Memory) take(b *blocks, need bool) (*block, error) {
 	size := int64(b.size)
 	if mem.budget > 0 {
 		for mem.used+size > mem.budget {
-			if !mem.evict() {
+			if !mem.evict() && !(need && mem.evictState()) {
 				return nil, fmt.Errorf("%w: %d MiB of %d MiB are in use", ErrMemory, mem.used>>20, mem.budget>>20)
 			}
 		}
@@ -154,10 +155,10 @@ func (mem *Memory) take(b *blocks) (*block, error) {
 	return x, err
 }
 
-// hold takes another hold on a page. Under mu.
-func (mem *Memory) hold(x *block) {
+// hold takes another hold on a block. Under mu.
+func (mem *Memory) hold(b *blocks, x *block) {
 	if x.kept && x.refs == 1 {
-		mem.cached -= int64(mem.pages.size)
+		mem.cached -= int64(b.size)
 	}
 	x.refs++
 }

@@ -16,8 +16,9 @@ import (
 // A page stays while a sequence stands on it or on one after it. Others are kept until the room is needed:
 // ends of the tree first, those that were left longest ago.
 type prefixes struct {
-	root *prefix
-	idle prefix // ring of those that could go, the next to go first
+	root  *prefix
+	saved []*prefix // those with a state, in the order in which they got it
+	idle  prefix    // ring of those that could go, the next to go first
 }
 
 // prefix is one page, after those of its ancestors.
@@ -55,17 +56,21 @@ func (mem *Memory) Resume(tokens []int32) (*Sequence, error) {
 	if err != nil {
 		return nil, err
 	}
-	if from := mem.resume(s, tokens); from != nil && from.state != nil {
-		copy(s.state.Bytes, from.state.Bytes) // s pins it
-	} else {
+	state := mem.resume(s, tokens)
+	if state == nil {
 		clear(s.state.Bytes)
+		return s, nil
 	}
+	copy(s.state.Bytes, state.Bytes)
+	mem.mu.Lock()
+	defer mem.mu.Unlock()
+	mem.drop(&mem.states, state)
 	return s, nil
 }
 
-// resume puts s on the longest prefix of tokens that can be gone on from, and returns it; nil if that is
-// none.
-func (mem *Memory) resume(s *Sequence, tokens []int32) *prefix {
+// resume puts s on the longest prefix of tokens that can be gone on from, and returns the state there, with
+// a hold on it; nil if there is none.
+func (mem *Memory) resume(s *Sequence, tokens []int32) *block {
 	mem.mu.Lock()
 	defer mem.mu.Unlock()
 	if s.shared == nil {
@@ -92,12 +97,15 @@ func (mem *Memory) resume(s *Sequence, tokens []int32) *prefix {
 	mem.unpin(s.shared)
 	s.shared = from
 	for p := from; p.page != nil; p = p.parent {
-		mem.hold(p.page)
+		mem.hold(&mem.pages, p.page)
 		s.pages = append(s.pages, p.page)
 	}
 	slices.Reverse(s.pages)
 	s.tokens = slices.Clone(tokens[:pages*PagePositions])
-	return from
+	if from.state != nil {
+		mem.hold(&mem.states, from.state)
+	}
+	return from.state
 }
 
 // share makes prefixes of the pages that s has filled, and saves its state where others part.
@@ -115,7 +123,7 @@ func (mem *Memory) share(s *Sequence) {
 			next.page.kept = true
 			s.shared.children[key] = next
 		} else if next.page != s.pages[done] { // computed twice, to the same bits
-			mem.hold(next.page)
+			mem.hold(&mem.pages, next.page)
 			mem.drop(&mem.pages, s.pages[done])
 			s.pages[done] = next.page
 		}
@@ -125,7 +133,7 @@ func (mem *Memory) share(s *Sequence) {
 	}
 	var save *block
 	if at := s.shared; s.branch == len(s.tokens) && s.branch == at.depth*PagePositions && at.state == nil {
-		save, _ = mem.take(&mem.states) // without room it is not saved
+		save, _ = mem.take(&mem.states, false) // without room it is not saved
 	}
 	mem.mu.Unlock()
 	if save == nil {
@@ -139,6 +147,7 @@ func (mem *Memory) share(s *Sequence) {
 		return
 	}
 	s.shared.state = save
+	mem.prefixes.saved = append(mem.prefixes.saved, s.shared)
 	save.kept = true
 	mem.cached += int64(mem.states.size)
 }
@@ -171,13 +180,33 @@ func (mem *Memory) evict() bool {
 	p.leaveRing()
 	mem.forget(&mem.pages, p.page)
 	if p.state != nil {
-		mem.forget(&mem.states, p.state)
+		mem.unsave(p)
 	}
 	delete(p.parent.children, p.key)
 	if p.parent.pins == 0 && len(p.parent.children) == 0 {
 		p.parent.joinRing(&mem.prefixes.idle) // the next to go: nobody has come by it since
 	}
 	return true
+}
+
+// evictState gives up the state that was saved longest ago, and reports whether there was one. Sequences
+// stand on its prefix or after it: they have states of their own, and need only the pages. Under mu.
+func (mem *Memory) evictState() bool {
+	for _, p := range mem.prefixes.saved {
+		if p.state.refs == 1 { // nobody copies it
+			mem.unsave(p)
+			return true
+		}
+	}
+	return false
+}
+
+// unsave gives up the state of a prefix. Under mu.
+func (mem *Memory) unsave(p *prefix) {
+	at := slices.Index(mem.prefixes.saved, p)
+	mem.prefixes.saved = slices.Delete(mem.prefixes.saved, at, at+1)
+	mem.forget(&mem.states, p.state)
+	p.state = nil
 }
 
 func (p *prefix) joinRing(before *prefix) {

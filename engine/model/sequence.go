@@ -35,7 +35,7 @@ func (mem *Memory) NewSequence() (*Sequence, error) {
 func (mem *Memory) newSequence() (*Sequence, error) {
 	mem.mu.Lock()
 	defer mem.mu.Unlock()
-	state, err := mem.take(&mem.states)
+	state, err := mem.take(&mem.states, true)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func (s *Sequence) Fork() (*Sequence, error) {
 	mem.mu.Lock()
 	full := len(s.tokens) / PagePositions
 	for _, p := range s.pages[:full] {
-		mem.hold(p)
+		mem.hold(&mem.pages, p)
 		f.pages = append(f.pages, p)
 	}
 	if s.shared != nil {
@@ -127,7 +127,7 @@ func (s *Sequence) reserve(n int) error {
 	defer mem.mu.Unlock()
 	had := len(s.pages)
 	for len(s.pages) < want {
-		p, err := mem.take(&mem.pages)
+		p, err := mem.take(&mem.pages, true)
 		if err != nil {
 			for _, p := range s.pages[had:] {
 				mem.drop(&mem.pages, p)

@@ -143,14 +143,14 @@ func randomTokens(rng *rand.Rand, vocab, n int) []int32 {
 func TestLargestRequestRuns(t *testing.T) {
 	n := openNode(t, "mini35-q8_0")
 	rng := rand.New(rand.NewPCG(1, 2))
-	s, err := New(Config{Model: n.Model, Memory: n.NewMemory(n.SequenceBytes(170)), Experts: n.experts, Flights: 2})
+	s, err := New(Config{Model: n.Model, Memory: n.NewMemory(n.SequenceBytes(530)), Experts: n.experts, Flights: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
 	start := randomTokens(rng, n.Vocab, 70)
 	var wg sync.WaitGroup
 	for i := range 6 {
-		a := ask{tokens: append(start[:70:70], randomTokens(rng, n.Vocab, 60)...), limit: 40, choices: 1, seed: uint32(i)}
+		a := ask{tokens: append(start[:70:70], randomTokens(rng, n.Vocab, 60)...), limit: 400, choices: 1, seed: uint32(i)}
 		wg.Go(func() {
 			if got, err := a.run(t, s); err != nil || !got.equal(n.alone(t, a)) {
 				t.Errorf("request %d: %v", i, err)
