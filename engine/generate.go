@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
 	"kvasir/engine/chat"
@@ -103,6 +104,17 @@ var (
 
 const maxChoices = 128
 
+// LengthError: a prompt leaves no room for an answer.
+type LengthError struct {
+	Tokens, Limit int // of the prompt; of prompt and answer together
+	advice        string
+}
+
+// Error returns one line.
+func (e *LengthError) Error() string {
+	return fmt.Sprintf("the prompt has %d tokens and there is room for %d, answer included; %s", e.Tokens, e.Limit, e.advice)
+}
+
 // Generate continues a prompt and calls emit with each piece of text as it is made. An error of emit ends
 // the generation and is returned. The result holds what was made before an error. PromptTokens is nil if
 // the request was refused before any work.
@@ -200,11 +212,13 @@ type chooser struct {
 	sampler *sample.Sampler
 	stream  *tokenizer.Stream
 	stops   *sample.Stops
-	made    []made // by Next, one a token
-	heard   int    // of made
+	heard   int // tokens that hear has had
 	logits  []float32
 	keep    bool
 	detail  bool // keep the likeliest tokens of each choice
+
+	mu   sync.Mutex
+	made []made // by Next, one a token; under mu
 }
 
 // made is what came of one token.
@@ -264,13 +278,17 @@ func (c *chooser) Next(logits []float32, pos int) (int32, bool, error) {
 			m.stop = StopEnd
 		}
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.made = append(c.made, m)
 	return t.ID, m.stop != "", nil
 }
 
 // hear adds what came of one token to a choice, and hands out its text.
 func (c *chooser) hear(to *Choice, event schedule.Event, emit func(Piece) error) error {
+	c.mu.Lock()
 	m := c.made[c.heard]
+	c.mu.Unlock()
 	c.heard++
 	to.steps++
 	isText := !m.token.Stop && !c.e.tokens.IsEnd(m.token.ID)
@@ -328,11 +346,9 @@ func (e *Engine) encode(r Request) ([]int32, error) {
 	}
 	switch {
 	case len(ids) >= e.model.Context:
-		return nil, fmt.Errorf("the prompt has %d tokens and %s takes %d, answer included; shorten it",
-			len(ids), e.name, e.model.Context)
+		return nil, &LengthError{len(ids), e.model.Context, "shorten it"}
 	case len(ids) >= e.longest:
-		return nil, fmt.Errorf("the prompt has %d tokens and there is memory for %d, answer included; shorten it, or give more memory",
-			len(ids), e.longest)
+		return nil, &LengthError{len(ids), e.longest, "shorten it, or give more memory"}
 	}
 	return ids, nil
 }
