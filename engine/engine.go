@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"sort"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"unicode/utf8"
@@ -310,6 +311,14 @@ func (e *Engine) Name() string { return e.name }
 
 // IsControl reports whether a token marks a place in the text and is none itself.
 func (e *Engine) IsControl(id int32) bool { return int(id) < e.tokens.Size() && e.tokens.IsControl(id) }
+
+// TokenText is a token as text. Bytes that are no whole character become U+FFFD.
+func (e *Engine) TokenText(id int32) string {
+	if id < 0 || int(id) >= e.tokens.Size() {
+		return ""
+	}
+	return strings.ToValidUTF8(string(e.tokens.AppendToken(nil, id)), "\uFFFD")
+}
 
 // Context is how many tokens a sequence may have, prompt and answer together.
 func (e *Engine) Context() int { return e.longest }

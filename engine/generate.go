@@ -104,15 +104,15 @@ var (
 
 const maxChoices = 128
 
-// LengthError: a prompt leaves no room for an answer.
+// LengthError is returned for a prompt that leaves no room for an answer.
 type LengthError struct {
 	Tokens, Limit int // of the prompt; of prompt and answer together
-	advice        string
+	why           string
 }
 
 // Error returns one line.
 func (e *LengthError) Error() string {
-	return fmt.Sprintf("the prompt has %d tokens and there is room for %d, answer included; %s", e.Tokens, e.Limit, e.advice)
+	return fmt.Sprintf("the prompt has %d tokens and %s", e.Tokens, e.why)
 }
 
 // Generate continues a prompt and calls emit with each piece of text as it is made. An error of emit ends
@@ -346,9 +346,10 @@ func (e *Engine) encode(r Request) ([]int32, error) {
 	}
 	switch {
 	case len(ids) >= e.model.Context:
-		return nil, &LengthError{len(ids), e.model.Context, "shorten it"}
+		return nil, &LengthError{len(ids), e.model.Context, fmt.Sprintf("%s takes %d, answer included; shorten it", e.name, e.model.Context)}
 	case len(ids) >= e.longest:
-		return nil, &LengthError{len(ids), e.longest, "shorten it, or give more memory"}
+		return nil, &LengthError{len(ids), e.longest,
+			fmt.Sprintf("there is memory for %d, answer included; shorten it, or give more memory", e.longest)}
 	}
 	return ids, nil
 }

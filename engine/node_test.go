@@ -21,7 +21,7 @@ func TestNodesThatAreStoppedAtOnceEndInOrder(t *testing.T) {
 			Home: h, Listen: "127.0.0.1:0", Hubs: []engine.HubRef{hub.Ref},
 		}))
 		serve := must[*engine.ServeNode](t)(engine.NewServeNode(engine.ServeOptions{
-			Home: h, Listen: "127.0.0.1:0", Hubs: []engine.HubRef{hub.Ref},
+			BackboneOptions: engine.BackboneOptions{Home: h, Hubs: []engine.HubRef{hub.Ref}}, Listen: "127.0.0.1:0",
 		}))
 		for _, run := range []func(context.Context) error{serve.Run, gateway.Run, hub.Run} {
 			if err := run(ctx); err != nil {

@@ -21,6 +21,7 @@ type cli struct {
 
 	Demo demoCmd `cmd:"" help:"Run a whole swarm on this machine and compare it with local experts."`
 	Run  runCmd  `cmd:"" help:"Continue a text, or answer a question with --chat."`
+	Chat chatCmd `cmd:"" help:"Talk with a model."`
 	swarmCommands
 	Model   modelCmd   `cmd:"" help:"Look into model files, measure them, make them."`
 	Doctor  doctorCmd  `cmd:"" help:"Check this machine and this build, and say what to do."`
@@ -126,6 +127,15 @@ var (
 // description stands on top of the help.
 const description = "Kvasir runs mixture-of-experts models and gets the same bits on every machine."
 
+// flagGroups are the titles in the help of commands with many flags.
+var flagGroups = []kong.Group{
+	{Key: "chat", Title: "Flags of a chat:"},
+	{Key: "sampling", Title: "Flags of the choice of tokens:"},
+	{Key: "memory", Title: "Flags of memory:"},
+	{Key: "swarm", Title: "Flags of a swarm:"},
+	{Key: "every", Title: "Flags of every command:"},
+}
+
 func newParser(c *cli, a *app) (*kong.Kong, error) {
 	a.settings = newSettings(a.environ)
 	return kong.New(c,
@@ -134,7 +144,7 @@ func newParser(c *cli, a *app) (*kong.Kong, error) {
 		kong.NoDefaultHelp(),
 		kong.Writers(a.stdout, a.stderr),
 		kong.Exit(func(int) { panic("BUG: kong must not end the process") }),
-		kong.ExplicitGroups([]kong.Group{{Key: "every", Title: "Flags of every command:"}}),
+		kong.ExplicitGroups(flagGroups),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}),
 		kong.ValueFormatter(withVariable),
 		kong.WithBeforeResolve(a.settings.load),
@@ -203,7 +213,11 @@ func explain(root *kong.Application, err error) error {
 		text = flag + " needs a value"
 		if _, got, _ := strings.Cut(rest, `but got "`); strings.HasPrefix(got, "-") {
 			got, _, _ = strings.Cut(got, `"`)
-			text += ", and " + got + " is a flag"
+			if _, err := strconv.ParseFloat(got, 64); err == nil {
+				text = fmt.Sprintf("%s needs an equals sign before a number below 0: %[1]s=%s", flag, got)
+			} else {
+				text += ", and " + got + " is a flag"
+			}
 		}
 	} else if flag, _, ok := strings.Cut(text, ": bool value must be "); ok {
 		text = flag + ": want true or false"
@@ -239,7 +253,7 @@ func explainFlag(root *kong.Application, node *kong.Node, name string) string {
 		if len(holders) > 1 {
 			has = "have"
 		}
-		return fmt.Sprintf("%s has no flag %s; %s %s it", node.Path(), name, strings.Join(holders, " and "), has)
+		return fmt.Sprintf("%s has no flag %s; %s %s it", node.Path(), name, enumerate(holders), has)
 	}
 	near := ""
 	if len(bare) > 1 {
@@ -251,6 +265,14 @@ func explainFlag(root *kong.Application, node *kong.Node, name string) string {
 		return fmt.Sprintf("unknown flag %s; did you mean --%s?", name, near)
 	}
 	return "unknown flag " + name
+}
+
+// enumerate writes "a", "a and b", "a, b and c".
+func enumerate(words []string) string {
+	if n := len(words) - 1; n > 0 {
+		return strings.Join(words[:n], ", ") + " and " + words[n]
+	}
+	return strings.Join(words, "")
 }
 
 func explainArgument(node *kong.Node, arg string) string {

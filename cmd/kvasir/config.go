@@ -34,7 +34,7 @@ Example:
 type settingValue struct {
 	Command string     `json:"command,omitempty"` // "model inspect"; absent: every command
 	Setting string     `json:"setting"`
-	Value   any        `json:"value"` // text, a number, true or false
+	Value   any        `json:"value"` // text, a number, true, false, a list of texts, or null: not set
 	From    sourceKind `json:"from"`
 	Name    string     `json:"name,omitempty"` // the variable, or the file
 	Line    int        `json:"line,omitempty"`
@@ -86,7 +86,7 @@ func settingInForce(parsed *kong.Context, s *settings, command string, flag *kon
 		}
 	}
 	if onLine {
-		v.text, v.source = fmt.Sprint(flag.Target.Interface()), source{kind: fromFlag}
+		v.text, v.source = written(flag.Target), source{kind: fromFlag}
 	} else {
 		var err error
 		if v.text, v.source, err = s.lookup(command, flag); err != nil {
@@ -97,8 +97,18 @@ func settingInForce(parsed *kong.Context, s *settings, command string, flag *kon
 		v.text = s.file
 	}
 	v.From, v.Name, v.Line = v.source.kind, v.source.name, v.source.line
-	v.Value = typedValue(flag.Target.Kind(), &v.text)
+	if v.text != "" || flag.Target.Kind() != reflect.Pointer {
+		v.Value = typedValue(settingType(flag).Kind(), &v.text)
+	}
 	return v, nil
+}
+
+// written is the value of a flag as it is typed.
+func written(v reflect.Value) string {
+	if v.Kind() == reflect.Pointer {
+		v = v.Elem()
+	}
+	return fmt.Sprint(v.Interface())
 }
 
 // typedValue returns a checked text as the type that JSON has for it, and rewrites the text as kvasir
@@ -115,6 +125,25 @@ func typedValue(kind reflect.Kind, text *string) any {
 			panic("BUG: count " + *text + " passed its check")
 		}
 		return n
+	case reflect.Uint64:
+		n, err := strconv.ParseUint(*text, 10, 64)
+		if err != nil {
+			panic("BUG: number " + *text + " passed its check")
+		}
+		return n
+	case reflect.Float64:
+		var n number
+		if err := n.UnmarshalText([]byte(*text)); err != nil {
+			panic("BUG: number " + *text + " passed its check")
+		}
+		return float64(n)
+	case reflect.Slice:
+		list := []string{}
+		if *text != "" {
+			list = strings.Split(*text, listSeparator)
+		}
+		*text = strings.Join(list, ", ")
+		return list
 	}
 	return *text
 }
@@ -183,6 +212,10 @@ func shown(v settingValue) string {
 		return "the built-in text"
 	case "config":
 		return "none found"
+	case "memory":
+		return "half of what is left"
+	case "thinking":
+		return "as the template has it"
 	}
 	return "none"
 }

@@ -23,6 +23,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -43,14 +44,14 @@ var errInterrupted = errors.New("interrupted")
 func main() {
 	// With SIGPIPE ignored a write to a closed pipe is an error like any other, on every system.
 	signal.Ignore(syscall.SIGPIPE)
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // the first signal asks, a second one ends the process at once
+	ctx, cancel := context.WithCancel(context.Background())
 	a := &app{
 		stdin:   os.Stdin,
 		stdout:  newScreen(os.Stdout, os.Getenv),
 		stderr:  newScreen(os.Stderr, os.Getenv),
 		environ: os.Environ(),
 	}
+	a.interrupts.hear(cancel)
 	os.Exit(a.main(ctx, os.Args[1:]))
 }
 
@@ -61,9 +62,43 @@ type app struct {
 	stderr  *screen
 	environ []string
 
+	interrupts interrupts
+
 	settings *settings // filled while the command line is parsed
 	model    *kong.Kong
 	log      *slog.Logger
+}
+
+// interrupts are Ctrl-C and SIGTERM. The first asks the command to end, a second one ends the process at
+// once. A command may take a Ctrl-C for itself.
+type interrupts struct {
+	mu   sync.Mutex
+	take func() bool // reports whether it took a Ctrl-C; may be nil; under mu
+}
+
+// hear begins to listen, until the first signal that nobody has taken: that calls end.
+func (i *interrupts) hear(end func()) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() { // ends with the first signal, or with the process
+		for s := range signals {
+			i.mu.Lock()
+			taken := s == os.Interrupt && i.take != nil && i.take()
+			i.mu.Unlock()
+			if !taken {
+				signal.Stop(signals)
+				end()
+				return
+			}
+		}
+	}()
+}
+
+// give hands each Ctrl-C to take, which says whether it took it; nil gives them back.
+func (i *interrupts) give(take func() bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.take = take
 }
 
 // main runs one command line and returns the exit status.

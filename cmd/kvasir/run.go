@@ -5,86 +5,121 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"golang.org/x/term"
 
 	"kvasir/engine"
+	"kvasir/engine/chat"
 )
 
 type runCmd struct {
-	Prompt promptText `arg:"" optional:"" help:"Text to continue. With - or without it, the text is read from standard input."`
-	Model  filePath   `short:"m" help:"Model file in GGUF format. Default: the built-in kvasir-tiny." placeholder:"FILE"`
-	Tokens count      `help:"How many tokens to make at most (default ${default})." placeholder:"N" default:"64"`
-	Chat   bool       `help:"Take the prompt as a question and answer it."`
+	Prompt   promptText `arg:"" optional:"" help:"Text to continue. With - or without it, the text is read from standard input."`
+	Tokens   count      `help:"How many tokens to make at most (default ${default})." placeholder:"N" default:"64"`
+	Choices  count      `short:"n" help:"How many texts to make, up to 128 (default ${default})." placeholder:"N" default:"1"`
+	Logprobs *whole     `help:"Print the log probability of each token, and of so many others that were likely (0 to 20)." placeholder:"N"`
+	Chat     bool       `help:"Take the prompt as a question and answer it." group:"chat"`
+	turnFlags
+	Tools filePath `help:"What the model may call: a JSON list of functions, as OpenAI's interface has them." placeholder:"FILE" group:"chat"`
+	samplingFlags
+	generatorFlags
 	jsonFlag
 }
 
 // Help is printed by kvasir run --help.
 func (runCmd) Help() string {
-	return `The text is made token by token, always the likeliest one, and printed as it is made. It ends where the model ends it or after --tokens tokens. The same prompt gives the same text on every machine.
+	return `The text is made token by token and printed as it is made. It ends where the model ends it or after --tokens tokens. Without other flags it is always the likeliest token that is taken; with --temperature it is drawn by chance, which --seed decides. In both cases the same command gives the same text on every machine.
 
 Examples:
 
     kvasir run "The capital of France is"
     kvasir run --chat "What is the capital of Japan?"
+    kvasir run -n 3 --temperature 0.8 --seed 7 "Once upon a time"
     kvasir run -m model.gguf --tokens 200 - < prompt.txt`
 }
 
 // maxPrompt bounds what is read from standard input. No context holds so much text.
 const maxPrompt = 64 << 20
 
-// runResult is what kvasir run --json prints. What was not measured is absent.
-type runResult struct {
-	Model        string  `json:"model"`
-	Prompt       string  `json:"prompt"`
-	Text         string  `json:"text"`
-	PromptTokens int     `json:"prompt_tokens"`
-	Tokens       int     `json:"tokens"`
-	TokenIDs     []int32 `json:"token_ids"`
-	Stop         string  `json:"stop"` // end: the model ended the text; length: --tokens did, or the context
-	PromptMS     float64 `json:"prompt_ms,omitempty"`
-	DecodeMS     float64 `json:"decode_ms,omitempty"`    // of all tokens but the first, which the prompt yields
-	TokensPerS   float64 `json:"tokens_per_s,omitempty"` // of those
-}
-
 // Run generates.
-func (c *runCmd) Run(ctx context.Context, a *app, all *cli) error {
-	prompt, err := c.readPrompt(ctx, a)
+func (c *runCmd) Run(ctx context.Context, a *app, all *cli, parsed *kong.Context) error {
+	req, err := c.request(parsed)
 	if err != nil {
 		return err
 	}
-	e, err := engine.Open(engine.Options{Path: string(c.Model)})
+	if req.Prompt, err = c.readPrompt(ctx, a); err != nil {
+		return err
+	}
+	if req.Chat && len(c.begin()) > 0 && req.Prompt != "" {
+		req.Messages = append(c.begin(), engine.Message{Role: "user", Content: req.Prompt})
+	}
+	b, err := c.open(ctx, a)
 	if err != nil {
 		return err
 	}
-	defer closing(e, a)
+	defer b.Close()
+	e := b.Engine()
 	if int(c.Tokens) > e.Context() {
 		return usagef("--tokens: %d is more than the context of %s, which is %d tokens, prompt included",
 			c.Tokens, e.Name(), e.Context())
 	}
-	req := engine.Request{Prompt: prompt, Chat: c.Chat, Tokens: int(c.Tokens)}
-	if c.JSON {
-		res, err := e.Generate(ctx, req, func(engine.Piece) error { return nil })
-		if err != nil {
-			return err
-		}
-		return a.stdout.printJSON(newRunResult(e.Name(), prompt, res))
-	}
 	p := &streamer{screen: a.stdout}
 	if !c.Chat && a.stdout.terminal {
-		p.echo = prompt
+		p.echo = req.Prompt
 	}
-	res, err := e.Generate(ctx, req, engine.Text(p.piece))
-	p.end(err == nil)
+	emit := engine.Text(p.piece)
+	silent := c.JSON || c.Choices > 1
+	if silent {
+		emit = func(engine.Piece) error { return nil }
+	}
+	res, err := e.Generate(ctx, req, emit)
+	if !silent {
+		p.end(err == nil)
+	}
 	if err != nil {
-		return err
+		return c.explain(err)
 	}
+	r := c.result(e, req, res)
+	if c.JSON {
+		return a.stdout.printJSON(r)
+	}
+	r.print(a.stdout, p.echo)
 	if a.stderr.terminal || all.Verbose {
-		a.stderr.printf("%s\n", a.stderr.styled(faint, statistics(newRunResult(e.Name(), prompt, res))))
+		line := joinWords(r.statistics(), c.lossy(), helped(b))
+		a.stderr.printf("%s\n", a.stderr.styled(faint, line))
 	}
 	return nil
+}
+
+// request makes what is asked for of the flags, but for the prompt.
+func (c *runCmd) request(parsed *kong.Context) (r engine.Request, err error) {
+	if err = c.check(parsed); err != nil {
+		return r, err
+	}
+	if !c.Chat {
+		if err = needs(parsed, "--chat", "system", "thinking", "tools"); err != nil {
+			return r, err
+		}
+	}
+	r = engine.Request{Chat: c.Chat, Tokens: int(c.Tokens), Choices: int(c.Choices), Stop: c.Stop}
+	if r.Sampling, err = c.params(); err != nil {
+		return r, err
+	}
+	if c.Logprobs != nil {
+		r.Sampling.Logprobs, r.Sampling.Top = true, int(*c.Logprobs)
+		if err = c.explain(r.Sampling.Check(math.MaxInt32)); err != nil {
+			return r, err
+		}
+	}
+	if r.Format, err = c.format(); err != nil || !c.Chat {
+		return r, err
+	}
+	r.Template = chat.Options{Thinking: c.Thinking, Now: time.Now}
+	r.Template.Tools, err = readTools(c.Tools)
+	return r, err
 }
 
 // closing releases a model; nobody waits for what that may say.
@@ -128,40 +163,6 @@ func (p *streamer) end(done bool) {
 	if p.started && !p.closed {
 		p.screen.printf("\n")
 	}
-}
-
-func newRunResult(model, prompt string, res engine.Result) runResult {
-	first := res.First()
-	r := runResult{
-		Model: model, Prompt: prompt, Text: first.Text,
-		PromptTokens: len(res.PromptTokens), Tokens: len(first.Tokens), TokenIDs: first.Tokens,
-		Stop: first.Stop, PromptMS: milliseconds(res.Prefill),
-	}
-	if r.TokenIDs == nil {
-		r.TokenIDs = []int32{}
-	}
-	steps := len(first.Tokens) - 1
-	if first.Stop == engine.StopEnd {
-		steps++ // the end was computed as well
-	}
-	if steps > 0 && res.Decode > 0 {
-		r.DecodeMS = milliseconds(res.Decode)
-		r.TokensPerS = round(float64(steps)/res.Decode.Seconds(), 10)
-	}
-	return r
-}
-
-// statistics is the line below a text.
-func statistics(r runResult) string {
-	s := fmt.Sprintf("%s · prompt %s in %.0f ms · %s", r.Model, plural(r.PromptTokens, "token"),
-		r.PromptMS, plural(r.Tokens, "token"))
-	if r.TokensPerS > 0 {
-		s += fmt.Sprintf(" at %.1f tokens/s", r.TokensPerS)
-	}
-	if r.Stop == engine.StopLength {
-		s += " · stopped by --tokens or the context"
-	}
-	return s
 }
 
 // milliseconds keeps microseconds: finer digits say nothing.

@@ -12,13 +12,10 @@ import (
 )
 
 type serveCmd struct {
-	Model   filePath  `short:"m" help:"Model file in GGUF format. Default: the built-in kvasir-tiny." placeholder:"FILE"`
-	Listen  string    `help:"Address to answer on over HTTP (default ${default})." placeholder:"HOST:PORT" default:"127.0.0.1:8080"`
-	Hub     hubRefs   `help:"Hub to find workers at, as kvasir hub or gateway prints it; several with commas between. Default: none, everything is computed here." placeholder:"ID@HOST:PORT"`
-	Gateway string    `help:"Name by which friends reach the hub, if it is another than in --hub." placeholder:"HOST"`
-	Workers count     `help:"How many workers to take at each hub (default ${default})." placeholder:"N" default:"256"`
-	Root    publicKey `help:"Public half of the swarm's root key, where that key is elsewhere. Default: a root key in the home folder, drawn at the first start." placeholder:"ROOT"`
-	Grant   grantText `help:"What kvasir token grant has printed for this backbone, where the root key is elsewhere; it is kept." placeholder:"GRANT"`
+	modelFlags
+	Sequences count  `help:"How many requests run at once; others wait, in order (default ${default})." placeholder:"N" default:"512" group:"memory"`
+	Listen    string `help:"Address to answer on over HTTP (default ${default})." placeholder:"HOST:PORT" default:"127.0.0.1:8080"`
+	backboneFlags
 	jsonFlag
 }
 
@@ -42,7 +39,11 @@ type serveReady struct {
 	Listen  string   `json:"listen"`
 	URL     string   `json:"url"`
 	Workers []string `json:"workers,omitempty"` // the lines for friends, one a hub
+	Lossy   string   `json:"lossy,omitempty"`   // what is kept in fewer bits than it was computed in
 }
+
+// maxSequences bounds --sequences: each has a place in every micro-batch.
+const maxSequences = 1 << 16
 
 // Run serves until it is stopped.
 func (c *serveCmd) Run(ctx context.Context, a *app) error {
@@ -53,14 +54,21 @@ func (c *serveCmd) Run(ctx context.Context, a *app) error {
 	if c.Hub == "" && (c.Gateway != "" || c.Root != "" || c.Grant != "") {
 		return usagef("--gateway, --root and --grant are of no use without --hub")
 	}
+	if c.Sequences > maxSequences {
+		return usagef("--sequences: at most %d", maxSequences)
+	}
+	load := newLoading(a)
+	o := c.modelFlags.options()
+	o.Sequences, o.Progress = int(c.Sequences), load.progress()
 	n, err := engine.NewServeNode(engine.ServeOptions{
-		Home: a.homeFolder(), Path: string(c.Model), Listen: c.Listen, Hubs: c.Hub.list(), Gateway: c.Gateway,
-		Root: c.Root.key(), Grant: c.Grant.grant(), Workers: int(c.Workers), Log: a.log, Now: now,
+		BackboneOptions: c.backboneFlags.options(a, o, now), Listen: c.Listen,
 	})
+	load.end()
 	if err != nil {
 		return err
 	}
-	r := serveReady{Model: n.Model(), Listen: n.Addr, URL: "http://" + reachable(n.Addr, "127.0.0.1") + "/v1"}
+	r := serveReady{Model: n.Model(), Listen: n.Addr, URL: "http://" + reachable(n.Addr, "127.0.0.1") + "/v1",
+		Lossy: c.lossy()}
 	for _, j := range n.Joins {
 		r.Workers = append(r.Workers, j.Line())
 	}
@@ -77,6 +85,9 @@ func (c *serveCmd) Run(ctx context.Context, a *app) error {
 
 func (r *serveReady) print(s *screen, hub bool) {
 	s.printf("%s is served at %s\n\n", clean(r.Model), r.URL)
+	if r.Lossy != "" {
+		s.printf("Note: %s.\n\n", r.Lossy)
+	}
 	s.printf("    curl %s/completions -d '{\"prompt\": \"The capital of France is\"}'\n\n", r.URL)
 	switch {
 	case len(r.Workers) > 0:

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -168,15 +169,29 @@ func (s *settings) lookup(command string, flag *kong.Flag) (string, source, erro
 
 // check reports whether a text is a value of a flag.
 func check(flag *kong.Flag, text string) error {
-	v := reflect.New(flag.Target.Type())
+	v := reflect.New(settingType(flag))
 	if u, ok := v.Interface().(encoding.TextUnmarshaler); ok {
 		return u.UnmarshalText([]byte(text))
+	}
+	if v.Elem().Kind() == reflect.Uint64 {
+		if _, err := strconv.ParseUint(text, 10, 64); err != nil {
+			return fmt.Errorf("want a whole number of 0 or more, got %q", text)
+		}
 	}
 	if flag.IsBool() && !slices.Contains([]string{"true", "1", "yes", "false", "0", "no"},
 		strings.ToLower(text)) {
 		return fmt.Errorf("want true or false, got %q", text)
 	}
 	return nil
+}
+
+// settingType is the type of a flag's value; a flag that may be left out is a pointer to it.
+func settingType(flag *kong.Flag) reflect.Type {
+	t := flag.Target.Type()
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return t
 }
 
 // commandKey names a command as the settings file does: "model.inspect", "" for the root.

@@ -114,8 +114,14 @@ func (f *settingsFile) value(node *kong.Node, key toml.Key, raw any) (string, er
 		text, want = strconv.FormatBool(v), kindWanted(flag, reflect.Bool)
 	case int64:
 		text, want = strconv.FormatInt(v, 10), kindWanted(flag, reflect.Int)
+	case float64:
+		text, want = strconv.FormatFloat(v, 'g', -1, 64), kindWanted(flag, reflect.Float64)
 	case string:
 		text, want = v, kindWanted(flag, reflect.String)
+	case []any:
+		if text, want = listed(v), kindWanted(flag, reflect.Slice); want == "" && text == "" {
+			want = kindWanted(flag, reflect.Invalid)
+		}
 	default:
 		want = kindWanted(flag, reflect.Invalid)
 	}
@@ -146,17 +152,36 @@ func (f *settingsFile) unknown(node *kong.Node, name string) error {
 
 // kindWanted returns "" if a flag takes values of this kind, else what it takes, in words.
 func kindWanted(flag *kong.Flag, got reflect.Kind) string {
-	want := flag.Target.Kind()
-	if want == got {
+	want := settingType(flag).Kind()
+	if want == got || want == reflect.Uint64 && got == reflect.Int ||
+		want == reflect.Float64 && got == reflect.Int || want == reflect.Slice && got == reflect.String {
 		return ""
 	}
 	switch want {
 	case reflect.Bool:
 		return "true or false, without quotes"
-	case reflect.Int:
+	case reflect.Int, reflect.Uint64:
 		return "a whole number, without quotes"
+	case reflect.Float64:
+		return "a number, without quotes"
+	case reflect.Slice:
+		return `text in quotes, or a list of such, as in ["…", "…"]`
 	}
 	return `text in quotes, as in "…"`
+}
+
+// listed writes a list of texts as a flag takes it from a settings file; "" if it is no such list, or
+// empty.
+func listed(values []any) string {
+	var list []string
+	for _, v := range values {
+		text, ok := v.(string)
+		if !ok || strings.Contains(text, listSeparator) {
+			return ""
+		}
+		list = append(list, text)
+	}
+	return strings.Join(list, listSeparator)
 }
 
 // flag finds the flag that a key in a command's table sets: at the top level a flag of any command,

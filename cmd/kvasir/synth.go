@@ -22,7 +22,7 @@ type synthCmd struct {
 
 	Layers     extent `help:"Layers, without MTP blocks." placeholder:"N" group:"Dimensions (default: those of --like):"`
 	Hidden     extent `help:"Values a row." placeholder:"N" group:"Dimensions (default: those of --like):"`
-	Experts    extent `help:"Routed experts of a layer." placeholder:"N" group:"Dimensions (default: those of --like):"`
+	Experts    extent `name:"expert-count" help:"Routed experts of a layer." placeholder:"N" group:"Dimensions (default: those of --like):"`
 	TopK       extent `name:"topk" help:"Experts a row." placeholder:"N" group:"Dimensions (default: those of --like):"`
 	FFN        extent `name:"ffn" help:"Values between gate and down of an expert." placeholder:"N" group:"Dimensions (default: those of --like):"`
 	Heads      extent `help:"Query heads." placeholder:"N" group:"Dimensions (default: those of --like):"`
@@ -34,7 +34,7 @@ type synthCmd struct {
 	Interval   extent `help:"Every so many layers one has attention." placeholder:"N" group:"Dimensions of qwen35moe only:"`
 	KeyHeads   extent `help:"Key heads of gated DeltaNet." placeholder:"N" group:"Dimensions of qwen35moe only:"`
 	ValueHeads extent `help:"Value heads of gated DeltaNet." placeholder:"N" group:"Dimensions of qwen35moe only:"`
-	State      extent `help:"Values of a head of gated DeltaNet." placeholder:"N" group:"Dimensions of qwen35moe only:"`
+	State      extent `name:"state-dim" help:"Values of a head of gated DeltaNet." placeholder:"N" group:"Dimensions of qwen35moe only:"`
 	Conv       extent `help:"Taps of the convolution." placeholder:"N" group:"Dimensions of qwen35moe only:"`
 	NoMTP      bool   `name:"no-mtp" help:"Leave out the block for multi-token prediction." group:"Dimensions of qwen35moe only:"`
 	jsonFlag
@@ -142,7 +142,7 @@ func (c *synthCmd) shape35(s *synth.Shape) error {
 		given extent
 	}{
 		{"shared-ffn", &s.SharedFFN, c.SharedFFN}, {"interval", &s.Interval, c.Interval}, {"key-heads", &s.KeyHeads, c.KeyHeads},
-		{"value-heads", &s.ValHeads, c.ValueHeads}, {"state", &s.State, c.State}, {"conv", &s.Conv, c.Conv},
+		{"value-heads", &s.ValHeads, c.ValueHeads}, {"state-dim", &s.State, c.State}, {"conv", &s.Conv, c.Conv},
 	} {
 		if d.given == "" {
 			continue

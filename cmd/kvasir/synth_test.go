@@ -17,7 +17,7 @@ func TestSynthWritesModelsThatRun(t *testing.T) {
 		name string
 		args []string
 	}{
-		{"qwen3moe", []string{"--like", "anchor", "--layers", "2", "--hidden", "256", "--experts", "8", "--ffn", "256"}},
+		{"qwen3moe", []string{"--like", "anchor", "--layers", "2", "--hidden", "256", "--expert-count", "8", "--ffn", "256"}},
 		{"qwen35moe", []string{"--like", "mini"}},
 		{"q8_0", []string{"--like", "mini", "--format", "q8_0", "--seed", "3"}},
 	} {
@@ -51,7 +51,7 @@ func TestSynthRefusesWhatItCannotWrite(t *testing.T) {
 	usage("nothing is like", "--like", "gpt")
 	usage("format", "--format", "Q9_K")
 	usage("hidden is 300, want a multiple of 256", "--hidden", "300")
-	usage("--state is not for qwen3moe", "--state", "64")
+	usage("--state-dim is not for qwen3moe", "--state-dim", "64")
 	kvasir(t, "model", "synth", file).wantFailure(t, statusFailed, "the file exists", "--force")
 	kvasir(t, "model", "synth", file+".d/model.gguf").wantFailure(t, statusFailed, file+".d")
 	if data, err := os.ReadFile(file); err != nil || string(data) != "mine" {

@@ -113,7 +113,7 @@ func (p *Plan) check(path string, force bool) error {
 		return fmt.Errorf("%s: %w", folder, pathless(err))
 	}
 	if free < uint64(p.Size) {
-		return fmt.Errorf("%w: the file takes %.2f GB, and %s has %.2f GB free; make room, or take fewer --layers or --experts",
+		return fmt.Errorf("%w: the file takes %.2f GB, and %s has %.2f GB free; make room, or take fewer --layers or a lower --expert-count",
 			ErrSpace, float64(p.Size)/1e9, folder, float64(free)/1e9)
 	}
 	return nil

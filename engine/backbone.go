@@ -1,0 +1,195 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"kvasir/wire/relay"
+	"kvasir/wire/seal"
+)
+
+// farFlights is how many micro-batches are under way at once where experts may be far away: while some
+// wait for them, the backbone computes another.
+const farFlights = 4
+
+// BackboneOptions are for NewBackbone.
+type BackboneOptions struct {
+	Options
+	Home    Home
+	Hubs    []HubRef       // empty: all experts are computed here
+	Gateway string         // HOST[:PORT] by which friends reach the hubs; empty: the address of each hub
+	Root    seal.PublicKey // zero: the root key is here, and is drawn where it is not
+	Grant   seal.Grant     // of this backbone's key; zero: see Home.Grant
+	Workers int            // wanted at each hub
+	Log     *slog.Logger   // nil: none
+	Now     func() time.Time
+}
+
+// Backbone is a model with its workers: an engine whose routed experts the workers of a swarm compute,
+// and this machine what no worker answers.
+type Backbone struct {
+	Joins []seal.Join // what to hand to friends, one a hub; none where the root key is elsewhere
+
+	local  *Engine
+	far    *Engine // the same with the experts of swarm; nil: no hubs
+	swarm  *Swarm  // nil: no hubs
+	unlock func()  // nil: not locked
+}
+
+// NewBackbone opens a model and begins to take workers, until Close.
+func NewBackbone(o BackboneOptions) (*Backbone, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	b := &Backbone{}
+	if err := b.start(o); err != nil {
+		b.Close()
+		return nil, err
+	}
+	return b, nil
+}
+
+func (b *Backbone) start(o BackboneOptions) (err error) {
+	if len(o.Hubs) == 0 {
+		b.local, err = Open(o.Options)
+		return err
+	}
+	// What can be refused is refused before the model is read.
+	if b.unlock, err = o.Home.Lock(seal.Backbone); err != nil {
+		return err
+	}
+	c, root, err := o.identity()
+	if err != nil {
+		return err
+	}
+	if b.Joins, err = o.joins(root); err != nil {
+		return err
+	}
+	if b.local, err = Open(o.Options); err != nil {
+		return err
+	}
+	c.Model, c.Local = b.local.Model(), b.local.Experts()
+	if b.swarm, err = NewSwarm(c); err != nil {
+		return err
+	}
+	if b.far, err = b.local.With(b.swarm.Experts(), farFlights); err != nil {
+		return err
+	}
+	o.Log.Info("experts are computed here until a worker joins")
+	return nil
+}
+
+// identity returns who this backbone is, and the root key where that is here.
+func (o *BackboneOptions) identity() (c SwarmConfig, root seal.Key, err error) {
+	c = SwarmConfig{
+		Workers: o.Workers, Log: o.Log, Dialer: relay.Dialer{Now: o.Now}, Refuse: o.refuse,
+		Joined: func(w WorkerStats) { o.Log.Info("worker joined", "worker", w.ID) },
+		Left: func(w WorkerStats, err error) {
+			o.Log.Info("worker left; others, or this machine, compute its experts", "worker", w.ID, "picks", w.Picks, "why", err)
+		},
+	}
+	for _, h := range o.Hubs {
+		c.Hubs = append(c.Hubs, relay.Target{Address: "wss://" + h.Addr, Hub: h.ID})
+	}
+	if o.Root.IsZero() {
+		if root, err = o.Home.NewRoot(); err != nil {
+			return c, root, err
+		}
+	} else if k, err := o.Home.keyIfThere("root"); err != nil {
+		return c, root, err
+	} else if k.Public() == o.Root {
+		root = k
+	}
+	if c.Root, err = o.Home.Root(o.Root); err != nil {
+		return c, root, err
+	}
+	if c.Key, err = o.Home.Key(seal.Backbone); err != nil {
+		return c, root, err
+	}
+	c.Grant, err = o.Home.Grant(seal.Backbone, c.Key.Public(), c.Root, o.Grant)
+	return c, root, err
+}
+
+// refuse says why a worker is not wanted: its token was revoked here.
+func (o *BackboneOptions) refuse(p seal.Proof) error {
+	gone, err := o.Home.Revoked(p.Token.ID)
+	if err == nil && gone {
+		err = fmt.Errorf("%w: %v", seal.ErrTokenRevoked, p.Token.ID)
+	}
+	return err
+}
+
+// joins returns what to hand to friends.
+func (o *BackboneOptions) joins(root seal.Key) (list []seal.Join, err error) {
+	if root.IsZero() {
+		return nil, nil
+	}
+	for _, h := range o.Hubs {
+		host := o.Gateway
+		if host == "" {
+			host = h.Addr
+			host = strings.TrimSuffix(host, ":443")
+		}
+		j, err := o.Home.StandingToken(root, host, h.ID)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, j)
+	}
+	return list, nil
+}
+
+// Engine generates with the workers, if there are hubs.
+func (b *Backbone) Engine() *Engine {
+	if b.far != nil {
+		return b.far
+	}
+	return b.local
+}
+
+// WaitFor returns when n workers are there, at once if there are no hubs.
+func (b *Backbone) WaitFor(ctx context.Context, n int) error {
+	if b.swarm == nil {
+		return nil
+	}
+	return b.swarm.WaitFor(ctx, n)
+}
+
+// Workers lists what workers have done, those that are gone too.
+func (b *Backbone) Workers() []WorkerStats {
+	if b.swarm == nil {
+		return nil
+	}
+	return b.swarm.Workers()
+}
+
+// Failed is closed when every hub has refused this backbone for good, and Err says why. It is nil if
+// there are no hubs.
+func (b *Backbone) Failed() <-chan struct{} {
+	if b.swarm == nil {
+		return nil
+	}
+	return b.swarm.Failed()
+}
+
+// Err returns why no hub can be had, once Failed is closed.
+func (b *Backbone) Err() error { return b.swarm.Err() }
+
+// Close ends what is under way, sends the workers away and releases the model.
+func (b *Backbone) Close() {
+	if b.far != nil {
+		_ = b.far.Close() // the file is local's
+	}
+	if b.swarm != nil {
+		b.swarm.Close()
+	}
+	if b.local != nil {
+		_ = b.local.Close() // read only: nothing is lost
+	}
+	if b.unlock != nil {
+		b.unlock()
+	}
+}
