@@ -7,6 +7,8 @@
 // so that nothing that it asks for may cost more than it is allowed: New rewrites every operation
 // of the parsed tree (compile.go) into a call of do (ops.go), which counts before it computes.
 //
+// The way back, from what the model says to reasoning, content and calls of tools, is Reply.
+//
 // Left out are tags, filters and tests that the templates of known models do without, and tuples,
 // which are lists; each is an error that names it, never another text.
 //
