@@ -150,7 +150,7 @@ func (e *Engine) begin(flights int) error {
 	}
 	if e.longest < 2 {
 		return fmt.Errorf("a sequence takes %d MiB at least, and there are %d MiB for sequences; give more memory",
-			e.model.SequenceBytes(1)>>20, budget>>20)
+			(e.model.SequenceBytes(1)-1)>>20+1, budget>>20)
 	}
 	var err error
 	e.scheduler, err = schedule.New(schedule.Config{

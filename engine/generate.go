@@ -144,20 +144,25 @@ func (e *Engine) Generate(ctx context.Context, r Request, emit func(Piece) error
 			event, err = stream.Next(ctx)
 		}
 		if errors.Is(err, io.EOF) {
-			res.Decode = time.Since(start) - res.Prefill
 			return res, nil
 		}
-		if res.Prefill == 0 {
-			res.Prefill = time.Since(start)
-		}
 		if err == nil {
-			err = list[event.Choice].hear(&res.Choices[event.Choice], event, emit)
+			c := list[event.Choice]
+			err = c.hear(&res.Choices[event.Choice], event, emit)
+			res.timed(c.at.Sub(start))
 		}
 		if err != nil {
-			res.Decode = time.Since(start) - res.Prefill
 			return res, err
 		}
 	}
+}
+
+// timed counts a token that was chosen so long after the beginning.
+func (r *Result) timed(after time.Duration) {
+	if r.Prefill == 0 {
+		r.Prefill = after
+	}
+	r.Decode = max(r.Decode, after-r.Prefill)
 }
 
 // prepare checks a request, and returns its tokens and who chooses those of each continuation.
@@ -212,7 +217,8 @@ type chooser struct {
 	sampler *sample.Sampler
 	stream  *tokenizer.Stream
 	stops   *sample.Stops
-	heard   int // tokens that hear has had
+	heard   int       // tokens that hear has had
+	at      time.Time // when the last of them was chosen
 	logits  []float32
 	keep    bool
 	detail  bool // keep the likeliest tokens of each choice
@@ -226,6 +232,7 @@ type made struct {
 	token sample.Token
 	text  string
 	stop  string // why it is the last; empty: it is not
+	at    time.Time
 }
 
 func (e *Engine) newChooser(r Request, index int, prompt []int32, form *grammar.Grammar) (*chooser, error) {
@@ -264,7 +271,7 @@ func (c *chooser) Next(logits []float32, pos int) (int32, bool, error) {
 	if c.detail {
 		t.Top = append([]sample.Candidate(nil), t.Top...)
 	}
-	m := made{token: t}
+	m := made{token: t, at: time.Now()}
 	switch {
 	case c.e.tokens.IsEnd(t.ID):
 		m.stop = StopEnd
@@ -290,6 +297,7 @@ func (c *chooser) hear(to *Choice, event schedule.Event, emit func(Piece) error)
 	m := c.made[c.heard]
 	c.mu.Unlock()
 	c.heard++
+	c.at = m.at
 	to.steps++
 	isText := !m.token.Stop && !c.e.tokens.IsEnd(m.token.ID)
 	if isText {
@@ -324,10 +332,7 @@ func (c *chooser) hear(to *Choice, event schedule.Event, emit func(Piece) error)
 
 // encode checks a request and returns its tokens.
 func (e *Engine) encode(r Request) ([]int32, error) {
-	turns := r.Messages
-	if turns == nil && r.Chat {
-		turns = []Message{{Role: "user", Content: r.Prompt}}
-	}
+	turns := r.turns()
 	if r.Prompt == "" && r.Messages == nil {
 		return nil, ErrEmptyPrompt
 	}
@@ -360,13 +365,39 @@ func (e *Engine) tokenize(r Request, turns []Message) ([]int32, error) {
 	if turns == nil {
 		return e.tokens.Encode(r.Prompt, false)
 	}
+	p, err := e.render(r, turns)
+	if err != nil {
+		return nil, err
+	}
+	return e.tokens.EncodeChat(p.Text, p.Plain)
+}
+
+// turns is the conversation; nil if the request is for plain text.
+func (r *Request) turns() []Message {
+	if r.Messages == nil && r.Chat {
+		return []Message{{Role: "user", Content: r.Prompt}}
+	}
+	return r.Messages
+}
+
+// render puts a conversation into the model's template.
+func (e *Engine) render(r Request, turns []Message) (chat.Prompt, error) {
 	o := r.Template
 	o.Generate, o.Controls = true, e.tokens.Controls
 	p, err := e.template.Render(turns, o)
 	if err != nil {
-		return nil, fmt.Errorf("chat template: %w", err)
+		return p, fmt.Errorf("chat template: %w", err)
 	}
-	return e.tokens.EncodeChat(p.Text, p.Plain)
+	return p, nil
+}
+
+// Reply returns what splits an answer to a conversation into reasoning, content and calls.
+func (e *Engine) Reply(r Request) (*chat.Reply, error) {
+	p, err := e.render(r, r.turns())
+	if err != nil {
+		return nil, err
+	}
+	return chat.NewReply(chat.ReplyOptions{Thinking: p.Thinks(), Tools: r.Template.Tools}), nil
 }
 
 func schemaGrammar([]byte) (*grammar.Grammar, error) {

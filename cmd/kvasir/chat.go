@@ -45,7 +45,7 @@ type conversation struct {
 	a       *app
 	b       *engine.Backbone
 	e       *engine.Engine
-	lines   lineSource
+	lines   *lines
 	person  bool // somebody types
 	verbose bool
 	request engine.Request // what all answers share
@@ -70,8 +70,9 @@ func (c *chatCmd) Run(ctx context.Context, a *app, all *cli, parsed *kong.Contex
 	if err := c.check(parsed); err != nil {
 		return err
 	}
-	t := conversation{c: c, a: a, system: c.System, lines: newLines(a), verbose: all.Verbose}
-	_, t.person = t.lines.(*typedLines)
+	t := conversation{c: c, a: a, system: string(c.System), verbose: all.Verbose}
+	t.lines = newLines(a)
+	t.person = t.lines.editor != nil
 	var err error
 	t.request = engine.Request{Tokens: int(c.Tokens), Stop: c.Stop, Template: chat.Options{Thinking: c.Thinking, Now: time.Now}}
 	if t.request.Sampling, err = c.params(); err != nil {
@@ -86,6 +87,8 @@ func (c *chatCmd) Run(ctx context.Context, a *app, all *cli, parsed *kong.Contex
 	defer t.b.Close()
 	t.e = t.b.Engine()
 	if t.person {
+		a.interrupts.give(t.lines.press)
+		defer a.interrupts.give(nil)
 		t.remark(joinWords(t.e.Name(), "context "+decimal(uint64(t.e.Context()))+" tokens", c.lossy(),
 			"/help lists commands, Ctrl-D ends"))
 	}
@@ -100,7 +103,7 @@ func (t *conversation) remark(text string) {
 // run takes turns.
 func (t *conversation) run(ctx context.Context) error {
 	for t.a.stdout.failed() == nil {
-		text, err := readTurn(ctx, t.lines, t.prompt("> "), t.prompt(". "))
+		text, err := t.lines.turn(ctx, t.prompt("> "), t.prompt(". "))
 		switch {
 		case errors.Is(err, errCtrlC) && !t.ctrlC:
 			t.ctrlC = true
@@ -156,9 +159,13 @@ func (t *conversation) answer(ctx context.Context, turns []engine.Message) error
 	sampling := *r.Sampling
 	sampling.Seed += t.tries
 	r.Sampling = &sampling
-	p := newAnswerPrinter(t)
+	reply, err := t.e.Reply(r)
+	if err != nil {
+		return t.c.explain(err)
+	}
+	p := answerPrinter{reply: reply, out: streamer{screen: t.a.stdout}, silent: t.c.JSON, person: t.person}
 	res, stopped, err := t.generate(ctx, r, p.piece)
-	p.end()
+	p.end(err == nil)
 	if err != nil && !stopped {
 		return t.explain(err)
 	}
@@ -169,7 +176,7 @@ func (t *conversation) answer(ctx context.Context, turns []engine.Message) error
 	t.turns, t.cut = slices.Concat(turns, []engine.Message{p.message()}), stopped
 	t.count(res)
 	if t.c.JSON {
-		return t.printJSON(p, res, stopped)
+		return t.printJSON(p.message(), res, stopped)
 	}
 	if t.person || t.verbose {
 		t.remark(t.statistics(res, stopped))
@@ -182,14 +189,15 @@ func (t *conversation) generate(ctx context.Context, r engine.Request, emit func
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var pressed atomic.Bool
-	t.a.interrupts.give(func() bool {
-		first := pressed.CompareAndSwap(false, true)
-		cancel()
-		return first && t.person
-	})
-	defer t.a.interrupts.give(nil)
+	if t.person {
+		t.a.interrupts.give(func() bool {
+			cancel()
+			return pressed.CompareAndSwap(false, true)
+		})
+		defer t.a.interrupts.give(t.lines.press)
+	}
 	res, err = t.e.Generate(ctx, r, emit)
-	stopped = t.person && pressed.Load() && errors.Is(err, context.Canceled)
+	stopped = pressed.Load() && errors.Is(err, context.Canceled)
 	t.ctrlC = stopped
 	return res, stopped, err
 }
@@ -249,8 +257,8 @@ type chatAnswer struct {
 	Lossy        string  `json:"lossy,omitempty"`
 }
 
-func (t *conversation) printJSON(p *answerPrinter, res engine.Result, stopped bool) error {
-	first, m := res.First(), p.message()
+func (t *conversation) printJSON(m engine.Message, res engine.Result, stopped bool) error {
+	first := res.First()
 	r := chatAnswer{
 		Text: m.Content, Reasoning: m.Reasoning, Tokens: len(first.Tokens), PromptTokens: len(res.PromptTokens),
 		Stop: first.Stop, PromptMS: milliseconds(res.Prefill), Lossy: t.c.lossy(),

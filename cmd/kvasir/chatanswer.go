@@ -4,34 +4,57 @@ import (
 	"strings"
 
 	"kvasir/engine"
+	"kvasir/engine/chat"
 )
 
-// answerPrinter prints an answer as it is made: on a terminal what the model reasons is faint, and
-// elsewhere it is left out.
+// answerPrinter prints an answer as it is made. What the model reasons is faint, and shown to a person
+// only.
 type answerPrinter struct {
-	t   *conversation
-	out streamer
+	reply  *chat.Reply
+	out    streamer
+	silent bool // print nothing
+	person bool
 
-	text strings.Builder
-}
-
-func newAnswerPrinter(t *conversation) *answerPrinter {
-	return &answerPrinter{t: t, out: streamer{screen: t.a.stdout}}
+	content, reasoning strings.Builder
+	flushed            bool
 }
 
 // piece takes what became certain with a token.
-func (p *answerPrinter) piece(e engine.Piece) error {
-	p.text.WriteString(e.Text)
-	if p.t.c.JSON || e.Text == "" {
-		return nil
+func (p *answerPrinter) piece(e engine.Piece) error { return p.show(p.reply.Push(e.Text)) }
+
+// end shows what was held back, and closes the last line: an answer has one, if only an empty one.
+func (p *answerPrinter) end(done bool) {
+	if !p.flushed {
+		p.flushed = true
+		_ = p.show(p.reply.Flush()) // app.finish tells of a screen that fails
 	}
-	return p.out.piece(e.Text)
+	p.out.end(done && !p.silent)
 }
 
-// end closes the last line.
-func (p *answerPrinter) end() { p.out.end(p.text.Len() > 0 && !p.t.c.JSON) }
+func (p *answerPrinter) show(parts []chat.Part) error {
+	for _, part := range parts {
+		if part.Content != "" && p.content.Len() == 0 && p.out.started {
+			p.out.end(false) // the reasoning's last line
+			p.out.screen.printf("\n")
+		}
+		p.content.WriteString(part.Content)
+		p.reasoning.WriteString(part.Reasoning)
+		text, st := part.Content, plain
+		if part.Reasoning != "" && p.person {
+			text, st = part.Reasoning, faint
+		}
+		if text == "" || p.silent {
+			continue
+		}
+		p.out.style = st
+		if err := p.out.piece(text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
-// message is the answer as the model is reminded of it.
+// message is the answer as the model is reminded of it; its template says what of the reasoning.
 func (p *answerPrinter) message() engine.Message {
-	return engine.Message{Role: "assistant", Content: p.text.String()}
+	return engine.Message{Role: "assistant", Content: p.content.String(), Reasoning: p.reasoning.String()}
 }

@@ -16,31 +16,102 @@ import (
 // errCtrlC: the line was given up with Ctrl-C.
 var errCtrlC = errors.New("line given up")
 
-// lineSource gives the lines that a person types, or those of a file.
-type lineSource interface {
-	// read returns a line without its end, io.EOF after the last, or errCtrlC.
-	read(prompt string) (string, error)
+// lines reads turns from standard input, with a line editor and a history where a person types.
+type lines struct {
+	read    func(prompt string) (string, error) // a line without its end, or io.EOF after the last
+	editor  *editor                             // nil: nobody types
+	pressed chan struct{}                       // holds a Ctrl-C that came as a signal
+	pending chan line                           // what read will give; nil: it is not reading
 }
 
-// newLines reads from standard input, with a line editor where a person types.
-func newLines(a *app) lineSource {
+type line struct {
+	text string
+	err  error
+}
+
+func newLines(a *app) *lines {
+	l := &lines{pressed: make(chan struct{}, 1)}
 	if term.IsTerminal(int(a.stdin.Fd())) && (a.stdout.terminal || a.stderr.terminal) {
 		out := a.stdout
 		if !out.terminal {
 			out = a.stderr // answers go into a file: what is typed is still seen
 		}
-		return &typedLines{keys: keys{in: a.stdin, out: out}}
+		l.editor = &editor{keys: keys{in: a.stdin, out: out}}
+		l.read = l.editor.read
+	} else {
+		r := bufio.NewReader(a.stdin)
+		l.read = func(string) (string, error) { return readPiped(r) }
 	}
-	return &pipedLines{r: bufio.NewReader(a.stdin)}
+	return l
 }
 
-// pipedLines are the lines of a file.
-type pipedLines struct{ r *bufio.Reader }
+// press takes a Ctrl-C that is no key, which is so while the terminal is not raw. A second one that comes
+// before the first was noticed is not taken.
+func (l *lines) press() bool {
+	select {
+	case l.pressed <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
 
-func (p *pipedLines) read(string) (string, error) {
+// turn reads lines up to one that does not end with a backslash.
+func (l *lines) turn(ctx context.Context, prompt, more string) (string, error) {
+	var text strings.Builder
+	for {
+		line, err := l.line(ctx, prompt)
+		if errors.Is(err, io.EOF) && text.Len() > 0 {
+			return text.String(), nil
+		}
+		if err != nil {
+			return "", err
+		}
+		rest, goesOn := strings.CutSuffix(line, `\`)
+		if text.WriteString(rest); text.Len() > maxPrompt {
+			return "", errors.New("the text is larger than " + size(maxPrompt) + "; shorten it")
+		}
+		if !goesOn {
+			return text.String(), nil
+		}
+		text.WriteByte('\n')
+		prompt = more
+	}
+}
+
+// line reads a line, unless ctx ends or Ctrl-C is pressed before it comes. A read cannot be interrupted:
+// its line is then the next one's.
+func (l *lines) line(ctx context.Context, prompt string) (string, error) {
+	if l.editor != nil {
+		restore, err := l.editor.raw()
+		if err != nil {
+			return "", err
+		}
+		defer restore()
+	}
+	if l.pending == nil {
+		l.pending = make(chan line, 1)
+		go func() { // ends with the line, or with the process
+			text, err := l.read(prompt)
+			l.pending <- line{text, err}
+		}()
+	}
+	select {
+	case <-ctx.Done():
+		return "", ctx.Err()
+	case <-l.pressed:
+		return "", errCtrlC
+	case r := <-l.pending:
+		l.pending = nil
+		return r.text, r.err
+	}
+}
+
+// readPiped reads a line of a file.
+func readPiped(r *bufio.Reader) (string, error) {
 	var b strings.Builder
 	for {
-		part, more, err := p.r.ReadLine()
+		part, more, err := r.ReadLine()
 		if err != nil {
 			return "", pathless(err) // a last line without an end came whole, before
 		}
@@ -53,12 +124,11 @@ func (p *pipedLines) read(string) (string, error) {
 	}
 }
 
-// typedLines are lines that a person types, with a line editor and a history. The terminal is raw while a
-// line is read, and as it was at all other times: a Ctrl-C during an answer is then a signal.
-type typedLines struct {
-	keys   keys
-	editor *term.Terminal
-	before *term.State // of the terminal, while it is raw
+// editor lets a person type lines. The terminal is raw while a line is read, and as it was at all other
+// times: a Ctrl-C during an answer is then a signal.
+type editor struct {
+	keys keys
+	term *term.Terminal
 }
 
 // keys are the terminal's two directions.
@@ -68,105 +138,47 @@ type keys struct {
 	ctrlC bool // one came
 }
 
+// Read implements io.Reader.
 func (k *keys) Read(p []byte) (int, error) {
+	const ctrlC = 3
 	n, err := k.in.Read(p)
-	k.ctrlC = k.ctrlC || bytes.IndexByte(p[:n], 3) >= 0
+	k.ctrlC = k.ctrlC || bytes.IndexByte(p[:n], ctrlC) >= 0
 	return n, err
 }
 
+// Write implements io.Writer.
 func (k *keys) Write(p []byte) (int, error) { return k.out.Write(p) }
 
-func (t *typedLines) read(prompt string) (string, error) {
-	t.renew()
-	t.editor.SetPrompt(prompt)
-	fd := int(t.keys.in.Fd())
-	if width, height, err := term.GetSize(fd); err == nil && width > 0 {
-		_ = t.editor.SetSize(width, height) // it only draws anew
+// raw lets every key through, until restore.
+func (e *editor) raw() (restore func(), err error) {
+	fd := int(e.keys.in.Fd())
+	before, err := term.MakeRaw(fd)
+	if err != nil {
+		return nil, fmt.Errorf("terminal: %w", err)
 	}
-	line, err := t.editor.ReadLine()
+	return func() { _ = term.Restore(fd, before) }, nil // it was set a moment ago
+}
+
+// read returns a line, io.EOF for Ctrl-D, or errCtrlC.
+func (e *editor) read(prompt string) (string, error) {
+	// One that has seen a Ctrl-C would see it again.
+	if e.term == nil || e.keys.ctrlC {
+		old := e.term
+		e.keys.ctrlC = false
+		if e.term = term.NewTerminal(&e.keys, ""); old != nil {
+			e.term.History = old.History
+		}
+	}
+	e.term.SetPrompt(prompt)
+	if width, height, err := term.GetSize(int(e.keys.in.Fd())); err == nil && width > 0 {
+		_ = e.term.SetSize(width, height) // it only draws anew
+	}
+	text, err := e.term.ReadLine()
 	if errors.Is(err, io.EOF) {
-		t.keys.out.printf("\r\n")
-		if t.keys.ctrlC {
+		e.keys.out.printf("\r\n")
+		if e.keys.ctrlC {
 			err = errCtrlC
 		}
 	}
-	return line, err
-}
-
-// raw lets every key through.
-func (t *typedLines) raw() error {
-	before, err := term.MakeRaw(int(t.keys.in.Fd()))
-	if err != nil {
-		return fmt.Errorf("terminal: %w", err)
-	}
-	t.before = before
-	return nil
-}
-
-func (t *typedLines) restore() {
-	if t.before != nil {
-		_ = term.Restore(int(t.keys.in.Fd()), t.before) // it was set a moment ago
-		t.before = nil
-	}
-}
-
-// renew makes an editor, also in the place of one that has seen a Ctrl-C: it would see it again.
-func (t *typedLines) renew() {
-	if t.editor != nil && !t.keys.ctrlC {
-		return
-	}
-	old := t.editor
-	t.keys.ctrlC = false
-	if t.editor = term.NewTerminal(&t.keys, ""); old != nil {
-		t.editor.History = old.History
-	}
-}
-
-// readLine reads a line, unless ctx ends before it comes.
-func readLine(ctx context.Context, lines lineSource, prompt string) (string, error) {
-	if typed, ok := lines.(*typedLines); ok {
-		if err := typed.raw(); err != nil {
-			return "", err
-		}
-		defer typed.restore()
-	}
-	type result struct {
-		line string
-		err  error
-	}
-	done := make(chan result, 1)
-	// A read cannot be interrupted; where ctx ends, so does the command, and the goroutine with it.
-	go func() {
-		line, err := lines.read(prompt)
-		done <- result{line, err}
-	}()
-	select {
-	case <-ctx.Done():
-		return "", ctx.Err()
-	case r := <-done:
-		return r.line, r.err
-	}
-}
-
-// readTurn reads lines up to one that does not end with a backslash.
-func readTurn(ctx context.Context, lines lineSource, prompt, more string) (string, error) {
-	var text strings.Builder
-	for {
-		line, err := readLine(ctx, lines, prompt)
-		if errors.Is(err, io.EOF) && text.Len() > 0 {
-			return text.String(), nil
-		}
-		if err != nil {
-			return "", err
-		}
-		rest, goesOn := strings.CutSuffix(line, `\`)
-		if text.WriteString(rest); !goesOn {
-			return text.String(), nil
-		}
-		text.WriteByte('\n')
-		if text.Len() > maxPrompt {
-			return "", errors.New("the text is larger than " + size(maxPrompt) + "; shorten it")
-		}
-		prompt = more
-	}
+	return text, err
 }

@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
 
@@ -40,6 +41,42 @@ func (n *number) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// seed is where chance begins.
+type seed uint64
+
+// UnmarshalText checks a seed, wherever it comes from.
+func (s *seed) UnmarshalText(text []byte) error {
+	n, err := strconv.ParseUint(string(text), 10, 64)
+	if err != nil {
+		return fmt.Errorf("want a whole number of 0 to 2^64-1, got %q", text)
+	}
+	*s = seed(n)
+	return nil
+}
+
+// freeText is any text in UTF-8.
+type freeText string
+
+// UnmarshalText checks a text, wherever it comes from.
+func (f *freeText) UnmarshalText(text []byte) error {
+	if !utf8.Valid(text) {
+		return errNotUTF8
+	}
+	*f = freeText(text)
+	return nil
+}
+
+// Decode takes the value as it is: see filePath.
+func (f *freeText) Decode(ctx *kong.DecodeContext) error {
+	token, err := ctx.Scan.PopValue("text")
+	if err != nil {
+		return err
+	}
+	return f.UnmarshalText([]byte(token.String()))
+}
+
+var errNotUTF8 = errors.New("want text in UTF-8")
+
 // listSeparator stands between texts of a list that comes out of a settings file: neither a command line
 // nor an environment can have it in a text.
 const listSeparator = "\x00"
@@ -47,13 +84,25 @@ const listSeparator = "\x00"
 // texts is a list of texts. A flag that is given again adds to it.
 type texts []string
 
-// UnmarshalText takes every text but an empty one.
+// UnmarshalText checks texts, wherever they come from.
 func (t *texts) UnmarshalText(text []byte) error {
 	if len(text) == 0 {
 		return errors.New("want some text")
 	}
+	if !utf8.Valid(text) {
+		return errNotUTF8
+	}
 	*t = append(*t, strings.Split(string(text), listSeparator)...)
 	return nil
+}
+
+// Decode takes the value as it is: see filePath.
+func (t *texts) Decode(ctx *kong.DecodeContext) error {
+	token, err := ctx.Scan.PopValue("text")
+	if err != nil {
+		return err
+	}
+	return t.UnmarshalText([]byte(token.String()))
 }
 
 // tokenIDs is a list of tokens by their numbers. A flag that is given again adds to it.

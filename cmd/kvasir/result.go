@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"kvasir/engine"
+	"kvasir/engine/chat"
 	"kvasir/engine/sample"
 )
 
@@ -30,6 +31,17 @@ type runChoice struct {
 	TokenIDs []int32    `json:"token_ids"`
 	Stop     string     `json:"stop"` // end: the model ended it; stop: --stop did; length: --tokens did, or the context
 	Logprobs []runToken `json:"logprobs,omitempty"`
+
+	// What text consists of, with --chat.
+	Content   *string   `json:"content,omitempty"`
+	Reasoning string    `json:"reasoning,omitempty"`
+	Calls     []runCall `json:"tool_calls,omitempty"`
+}
+
+// runCall is a function that the model wants to have called.
+type runCall struct {
+	Name      string `json:"name"`
+	Arguments string `json:"arguments"` // a JSON object
 }
 
 // runToken is a token with its log probability.
@@ -47,7 +59,11 @@ func (c *runCmd) result(e *engine.Engine, req engine.Request, res engine.Result)
 		Lossy: c.lossy(),
 	}
 	for i := range res.Choices {
-		r.Choices = append(r.Choices, newRunChoice(e, &res.Choices[i]))
+		choice := newRunChoice(e, &res.Choices[i])
+		if reply, err := e.Reply(req); req.Chat && err == nil { // it was rendered a moment ago
+			choice.split(reply)
+		}
+		r.Choices = append(r.Choices, choice)
 	}
 	r.runChoice = r.Choices[0]
 	if len(r.Choices) == 1 {
@@ -86,6 +102,18 @@ func newRunChoice(e *engine.Engine, c *engine.Choice) runChoice {
 		r.Logprobs = append(r.Logprobs, out)
 	}
 	return r
+}
+
+// split says what the text of an answer consists of.
+func (c *runChoice) split(reply *chat.Reply) {
+	c.Content = new(string)
+	for _, part := range append(reply.Push(c.Text), reply.Flush()...) {
+		*c.Content += part.Content
+		c.Reasoning += part.Reasoning
+		if part.Call != nil {
+			c.Calls = append(c.Calls, runCall{part.Call.Name, part.Call.Arguments})
+		}
+	}
 }
 
 func newCandidate(e *engine.Engine, c sample.Candidate) runToken {

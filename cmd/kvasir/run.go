@@ -134,6 +134,7 @@ func closing(c io.Closer, a *app) {
 type streamer struct {
 	screen  *screen
 	echo    string // printed before the first piece
+	style   style
 	started bool
 	closed  bool // what was printed last is a new line
 }
@@ -150,7 +151,7 @@ func (p *streamer) piece(text string) error {
 	if p.screen.terminal {
 		text = clean(text)
 	}
-	p.screen.printf("%s", text)
+	p.screen.printf("%s", p.screen.styled(p.style, text))
 	p.closed = strings.HasSuffix(text, "\n")
 	return p.screen.failed()
 }

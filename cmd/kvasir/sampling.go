@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,7 +19,7 @@ type samplingFlags struct {
 	TopK         whole    `name:"top-k" help:"Draw from so many of the likeliest tokens; 0: all (default ${default})." placeholder:"N" default:"0" group:"sampling"`
 	TopP         number   `name:"top-p" help:"Draw from the likeliest tokens that together have this probability; 1: all (default ${default})." placeholder:"P" default:"1" group:"sampling"`
 	MinP         number   `name:"min-p" help:"Draw from tokens with at least this share of the likeliest one's probability (default ${default})." placeholder:"P" default:"0" group:"sampling"`
-	Seed         uint64   `help:"Of chance: the same seed draws the same tokens, everywhere (default ${default})." placeholder:"N" default:"0" group:"sampling"`
+	Seed         seed     `help:"Of chance: the same seed draws the same tokens, everywhere (default ${default})." placeholder:"N" default:"0" group:"sampling"`
 	Repetition   number   `name:"repetition-penalty" help:"Divide logits of tokens that were there before; 1: do not (default ${default})." placeholder:"X" default:"1" group:"sampling"`
 	RepeatWindow whole    `name:"repetition-window" help:"Look so many tokens back for them; 0: to the beginning (default ${default})." placeholder:"N" default:"0" group:"sampling"`
 	Presence     number   `name:"presence-penalty" help:"Take off the logit of each token that was made before, -2 to 2 (default ${default})." placeholder:"X" default:"0" group:"sampling"`
@@ -37,7 +38,7 @@ func (f *samplingFlags) params() (*sample.Params, error) {
 		Temperature: float32(f.Temperature), TopK: int(f.TopK), TopP: float32(f.TopP), MinP: float32(f.MinP),
 		Repetition: float32(f.Repetition), RepeatWindow: int(f.RepeatWindow),
 		Presence: float32(f.Presence), Frequency: float32(f.Frequency),
-		Bias: f.Bias.table(), Seed: f.Seed, Stop: f.StopToken.list(),
+		Bias: f.Bias.table(), Seed: uint64(f.Seed), Stop: f.StopToken.list(),
 	}
 	err := p.Check(math.MaxInt32)
 	if err == nil {
@@ -87,6 +88,9 @@ func (f *samplingFlags) explain(err error) error {
 		if flag == "" {
 			flag = strings.ReplaceAll(p.Param, "_", "-")
 		}
+		if got, want, ok := strings.Cut(p.Reason, ", want "); ok {
+			return usagef("--%s: want %s, got %s", flag, want, got)
+		}
 		return usagef("--%s: %s", flag, p.Reason)
 	case errors.Is(err, sample.ErrStop):
 		return usagef("--stop: %s", strings.TrimPrefix(err.Error(), sample.ErrStop.Error()+": "))
@@ -108,8 +112,8 @@ func (f *samplingFlags) chance() bool { return f.Temperature > 0 }
 
 // turnFlags are for answers in the model's chat template.
 type turnFlags struct {
-	System   string `help:"What the model is told before the conversation." placeholder:"TEXT" group:"chat"`
-	Thinking *bool  `negatable:"" help:"Have the model reason before it answers, or not. Default: as the model's template has it." group:"chat"`
+	System   freeText `help:"What the model is told before the conversation." placeholder:"TEXT" group:"chat"`
+	Thinking *bool    `negatable:"" help:"Have the model reason before it answers, or not. Default: as the model's template has it." group:"chat"`
 }
 
 // begin returns what stands before a user's first turn.
@@ -117,7 +121,7 @@ func (f *turnFlags) begin() []engine.Message {
 	if f.System == "" {
 		return nil
 	}
-	return []engine.Message{{Role: "system", Content: f.System}}
+	return []engine.Message{{Role: "system", Content: string(f.System)}}
 }
 
 // readTools reads a JSON list of what a model may call.
@@ -129,7 +133,11 @@ func readTools(path filePath) (tools []json.RawMessage, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if json.Unmarshal(text, &tools) != nil || len(tools) == 0 {
+	good := json.Unmarshal(text, &tools) == nil && len(tools) > 0
+	for _, tool := range tools {
+		good = good && bytes.HasPrefix(tool, []byte("{"))
+	}
+	if !good {
 		return nil, fmt.Errorf("--tools %s: want a JSON list of functions, as OpenAI's interface has them", path)
 	}
 	return tools, nil

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -172,11 +171,6 @@ func check(flag *kong.Flag, text string) error {
 	v := reflect.New(settingType(flag))
 	if u, ok := v.Interface().(encoding.TextUnmarshaler); ok {
 		return u.UnmarshalText([]byte(text))
-	}
-	if v.Elem().Kind() == reflect.Uint64 {
-		if _, err := strconv.ParseUint(text, 10, 64); err != nil {
-			return fmt.Errorf("want a whole number of 0 or more, got %q", text)
-		}
 	}
 	if flag.IsBool() && !slices.Contains([]string{"true", "1", "yes", "false", "0", "no"},
 		strings.ToLower(text)) {

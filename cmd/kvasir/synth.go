@@ -17,7 +17,7 @@ type synthCmd struct {
 
 	Like   string `help:"Start from the dimensions of: anchor, mini, qwen3-30b-a3b, qwen3-235b-a22b, qwen3.5-35b-a3b or qwen3.5-122b-a10b (default ${default})." placeholder:"MODEL" default:"anchor"`
 	Format string `help:"Format of experts and large matrices: F32, F16, BF16, Q8_0, Q4_K, Q5_K, Q6_K or MXFP4 (default Q4_K)." placeholder:"FORMAT"`
-	Seed   uint64 `help:"Of the weights (default ${default})." placeholder:"N" default:"1"`
+	Seed   seed   `help:"Of the weights (default ${default})." placeholder:"N" default:"1"`
 	Force  bool   `help:"Write over a file that is there."`
 
 	Layers     extent `help:"Layers, without MTP blocks." placeholder:"N" group:"Dimensions (default: those of --like):"`
@@ -74,7 +74,7 @@ func (c *synthCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	o := synth.Options{Seed: c.Seed, Force: c.Force}
+	o := synth.Options{Seed: uint64(c.Seed), Force: c.Force}
 	bar := bytesBar{screen: a.stderr, total: plan.Size}
 	if a.stderr.terminal {
 		o.Progress = bar.set
@@ -86,7 +86,7 @@ func (c *synthCmd) Run(ctx context.Context, a *app) error {
 	}
 	if c.JSON {
 		return a.stdout.printJSON(synthResult{
-			string(c.File), shape.Arch, shape.Format.String(), c.Seed, plan.Size, plan.Values, plan.Tensors,
+			string(c.File), shape.Arch, shape.Format.String(), uint64(c.Seed), plan.Size, plan.Values, plan.Tensors,
 		})
 	}
 	var t table
