@@ -249,11 +249,24 @@ func (w *sharing) fork(r *rapid.T) {
 	w.live = append(w.live, &twins{seq: seq, twin: twin, tokens: slices.Clone(s.tokens), reserved: len(s.tokens)})
 }
 
+// spoiling faults the first row of the first layer, whose result is none: what follows from it must stay
+// with its sequence.
+type spoiling struct{ moe.Experts }
+
+func (s spoiling) Forward(ctx context.Context, b *moe.Batch, out *moe.Partials) error {
+	err := s.Experts.Forward(ctx, b, out)
+	if b.Layer == 0 {
+		clear(out.Row(0))
+		out.Fault(0, moe.NonFinite)
+	}
+	return err
+}
+
 // fail has the experts fail in the middle of a step, or fault one of its rows.
 func (w *sharing) fail(r *rapid.T) {
 	s := w.pick(r)
 	step := &model.Step{Seq: s.seq, Tokens: w.text(r, 2)}
-	var e moe.Experts = faulty{Experts: w.n.experts, layer: 1, row: 0, status: moe.NonFinite}
+	var e moe.Experts = spoiling{w.n.experts}
 	whole := rapid.Bool().Draw(r, "all")
 	if whole {
 		e = nowhere{}
