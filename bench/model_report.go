@@ -76,13 +76,13 @@ func (r *modelRun) result(p *modelPoint, pairs []pair) ModelResult {
 	if p.kind == reading {
 		wanted = 1
 	}
-	products := k.products(p.rows, wanted)
-	var seconds, peak, read, roof, bytes []float64
+	var seconds, gops, peak, read, roof, bytes []float64
 	for i := range kept {
 		run, l := &kept[i].run, kept[i].limits()
 		n := float64(run.dispatches)
-		s, b := run.took.Seconds()/n, k.bytes(run.calls, int64(run.touched))/n
-		seconds, bytes = append(seconds, s), append(bytes, b)
+		s, b := run.took.Seconds()/n, k.bytes(run.counted)/n
+		products := k.products(p.rows*run.dispatches, wanted*run.dispatches, run.counted) / n
+		seconds, bytes, gops = append(seconds, s), append(bytes, b), append(gops, giga(2*products/s))
 		least := 0.0 // seconds that the limits ask for
 		if l.peak > 0 {
 			least = products / l.peak
@@ -98,7 +98,7 @@ func (r *modelRun) result(p *modelPoint, pairs []pair) ModelResult {
 	}
 	s := middle(seconds)
 	x.Ms, x.TokensPerS = round(1000*s), round(float64(p.rows)/s)
-	x.Gops, x.Bytes = round(giga(2*products/s)), round(middle(bytes))
+	x.Gops, x.Bytes = round(middle(gops)), round(middle(bytes))
 	if !x.noisy() {
 		x.PeakShare, x.ReadShare, x.Roofline = round(middle(peak)), round(middle(read)), round(middle(roof))
 	}

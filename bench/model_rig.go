@@ -107,16 +107,19 @@ type counter struct {
 	moe.Experts
 	calls   atomic.Int64 // layers, of micro-batches
 	touched atomic.Int64 // experts, once for each call
+	picks   atomic.Int64
 }
 
 // counts is what a counter has counted.
 type counts struct {
-	calls, touched int64
+	calls, touched, picks int64
 }
 
-func (c *counter) count() counts { return counts{c.calls.Load(), c.touched.Load()} }
+func (c *counter) count() counts { return counts{c.calls.Load(), c.touched.Load(), c.picks.Load()} }
 
-func (c counts) less(d counts) counts { return counts{c.calls - d.calls, c.touched - d.touched} }
+func (c counts) less(d counts) counts {
+	return counts{c.calls - d.calls, c.touched - d.touched, c.picks - d.picks}
+}
 
 // Forward implements moe.Experts.
 func (c *counter) Forward(ctx context.Context, b *moe.Batch, out *moe.Partials) error {
@@ -130,6 +133,7 @@ func (c *counter) Forward(ctx context.Context, b *moe.Batch, out *moe.Partials) 
 	}
 	c.calls.Add(1)
 	c.touched.Add(n)
+	c.picks.Add(int64(len(b.Expert)))
 	return c.Experts.Forward(ctx, b, out)
 }
 
@@ -144,7 +148,7 @@ type modelCost struct {
 
 	denseProducts  int64 // a token, without the head
 	headProducts   int64
-	expertProducts int64 // a token, of all its routed experts
+	expertProducts int64 // a pick
 }
 
 // costOf adds up the tensors of the trunk.
@@ -166,8 +170,8 @@ func costOf(f *gguf.File, c *model.Config, v variant.Variant) (modelCost, error)
 		case strings.Contains(t.Name, "_exps."):
 			if layer == 0 {
 				k.expert += bytes / int64(c.Experts)
+				k.expertProducts += products / int64(c.Experts)
 			}
-			k.expertProducts += products / int64(c.Experts) * int64(c.TopK)
 		case t.Name == "output.weight":
 			k.head, k.headProducts = bytes, products
 		case t.Name == "token_embd.weight":
@@ -197,13 +201,15 @@ func tensorCost(t *gguf.Tensor, v variant.Variant) (bytes, products int64) {
 }
 
 // bytes is how much of the weights is read: what is dense by each micro-batch.
-func (k *modelCost) bytes(calls, touched int64) float64 {
-	batches := float64(calls) / float64(k.layers)
-	return float64(batches*float64(k.dense+k.head)) + float64(float64(touched)*float64(k.expert))
+func (k *modelCost) bytes(c counts) float64 {
+	batches := float64(c.calls) / float64(k.layers)
+	return float64(batches*float64(k.dense+k.head)) + float64(float64(c.touched)*float64(k.expert))
 }
 
 // products is how many products of weights so many tokens take, after so many of which the logits are
-// wanted. Attention and the states of DeltaNet are beside that.
-func (k *modelCost) products(tokens, wanted int) float64 {
-	return float64(float64(tokens)*float64(k.denseProducts+k.expertProducts)) + float64(float64(wanted)*float64(k.headProducts))
+// wanted. Attention and the states of DeltaNet are beside that. The last layer needs less of tokens whose
+// logits are not wanted: of its experts that is counted.
+func (k *modelCost) products(tokens, wanted int, c counts) float64 {
+	return float64(float64(tokens)*float64(k.denseProducts)) + float64(float64(wanted)*float64(k.headProducts)) +
+		float64(float64(c.picks)*float64(k.expertProducts))
 }

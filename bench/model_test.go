@@ -200,13 +200,13 @@ func TestCostOfTheAnchorIsWhatItsBarsAreDerivedFrom(t *testing.T) {
 			t.Errorf("%s: %d, want about %d", what, got, want)
 		}
 	}
-	near("products of the experts a token", k.expertProducts, 8*3*2048*768)
+	near("products of a pick", k.expertProducts, 3*2048*768)
 	near("products of attention and router", k.denseProducts, 10_485_760+2048*8)
 	near("products of the head", k.headProducts, 2048*512)
 	near("bytes of an expert", k.expert, 3*2048*768*144/256)
 	near("bytes that are dense", k.dense, 10_485_760*144/256+2048*8*4)
-	near("bytes of a batch that picks all", int64(k.bytes(1, 8)), k.dense+k.head+8*k.expert)
-	near("products of two tokens, one wanted", int64(k.products(2, 1)), 2*(k.denseProducts+k.expertProducts)+k.headProducts)
+	near("bytes of a batch that picks all", int64(k.bytes(counts{calls: 1, touched: 8})), k.dense+k.head+8*k.expert)
+	near("products of two tokens, one wanted", int64(k.products(2, 1, counts{picks: 16})), 2*k.denseProducts+16*k.expertProducts+k.headProducts)
 }
 
 // costOfFile is the cost with weights as they are in the file.

@@ -27,14 +27,15 @@ type sample struct {
 	took       time.Duration // by all of them
 	against    time.Duration // by as many with uniform picks, in turns with them; 0: none
 	touched    int           // experts, by all of them
-	calls      int64         // of the experts of a layer, where the subject is a whole model
+	counted    counts        // by all of them, where the subject is a whole model
 	allocs     uint64
 }
 
 // count adds what was counted on the way to the experts.
 func (x *sample) count(c counts) {
-	x.calls += c.calls
-	x.touched += int(c.touched)
+	x.counted.calls += c.calls
+	x.counted.touched += c.touched
+	x.counted.picks += c.picks
 }
 
 // pair is a run of a point with the limits before and after it.
