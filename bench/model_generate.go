@@ -2,95 +2,131 @@ package bench
 
 import (
 	"context"
+	"errors"
+	"io"
+	"sync"
 	"time"
 
 	"kvasir/engine/model"
+	batching "kvasir/engine/schedule"
 	"kvasir/kernels/vector"
 )
 
-// generator makes tokens for many sequences together: the model itself, all of them in one step, or a
-// scheduler that decides for each step who is in it.
-type generator interface {
-	// generate reads the prompts and then makes so many tokens of each, the most likely ones, whatever they
-	// are. The first token of each comes with the prompt and is not counted as decoded.
-	generate(ctx context.Context, prompts [][]int32, tokens int) (generation, error)
+// scheduled makes tokens for many sequences together, as a server does: the scheduler decides for each
+// micro-batch who is in it.
+type scheduled struct {
+	rig       *modelRig
+	scheduler *batching.Scheduler
+}
+
+// newScheduled has room for so many sequences of so many tokens at once.
+func newScheduled(rig *modelRig, sequences, tokens int) (*scheduled, error) {
+	s, err := batching.New(batching.Config{
+		Model: rig.model, Memory: rig.model.NewMemory(int64(sequences+1) * rig.model.SequenceBytes(tokens)),
+		Experts: rig.experts, Sequences: sequences, Waiting: sequences,
+	})
+	return &scheduled{rig, s}, err
+}
+
+func (d *scheduled) close() {
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = d.scheduler.Close(now) // nothing is under way
 }
 
 // generation is what came of it.
 type generation struct {
-	tokens  [][]int32 // of each prompt, the first included
-	decode  time.Duration
-	counted counts // while decoding
+	tokens  [][]int32     // of each prompt
+	decoded int           // tokens that were made when all sequences had their first one
+	decode  time.Duration // in which they were
+	counted counts
 }
 
-// direct steps all sequences together. It is the least that any scheduler can take.
-type direct struct {
-	rig *modelRig
-}
-
-func (d direct) generate(ctx context.Context, prompts [][]int32, tokens int) (generation, error) {
-	mem := d.rig.model.NewMemory(0)
-	steps := make([]*model.Step, len(prompts))
-	var g generation
-	defer func() {
-		for _, s := range steps {
-			if s != nil {
-				s.Seq.Free()
-			}
-		}
-	}()
+// generate reads the prompts and makes so many tokens of each after the first, the most likely ones,
+// whatever they are. Counting begins when all sequences have their first one.
+func (d *scheduled) generate(ctx context.Context, prompts [][]int32, tokens int) (generation, error) {
+	g := generation{tokens: make([][]int32, len(prompts))}
+	t := &stopwatch{d: d, waiting: len(prompts)}
+	streams := make([]*batching.Stream, len(prompts))
 	for i, p := range prompts {
-		seq, err := mem.NewSequence()
+		var err error
+		streams[i], err = d.scheduler.Submit(ctx, batching.Request{
+			Prompt: p, Limit: tokens + 1, Choices: []batching.Chooser{&likeliest{stopwatch: t}},
+		})
 		if err != nil {
 			return g, err
 		}
-		made := make([]int32, 0, tokens+1)
-		g.tokens = append(g.tokens, made)
-		steps[i] = &model.Step{Seq: seq, Tokens: p, Sink: func(logits []float32) {
-			g.tokens[i] = append(g.tokens[i], int32(vector.Active().Argmax(logits)))
-		}}
+		defer streams[i].Cancel()
 	}
-	if err := d.step(ctx, steps); err != nil {
-		return g, err
-	}
-	start, before := time.Now(), d.rig.experts.count()
-	for range tokens {
-		for i, s := range steps {
-			s.Tokens = g.tokens[i][len(g.tokens[i])-1:]
-		}
-		if err := d.step(ctx, steps); err != nil {
-			return g, err
+	for i, s := range streams {
+		for {
+			event, err := s.Next(ctx)
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				return g, err
+			}
+			g.tokens[i] = append(g.tokens[i], event.Token)
 		}
 	}
-	g.decode, g.counted = time.Since(start), d.rig.experts.count().less(before)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	g.decoded, g.decode, g.counted = t.decoded, t.last.Sub(t.start), t.end.less(t.before)
 	return g, nil
 }
 
-// step takes one step of all.
-func (d direct) step(ctx context.Context, steps []*model.Step) error {
-	if err := ctx.Err(); err != nil {
-		return err
+// stopwatch counts tokens from the moment on at which all sequences have one.
+type stopwatch struct {
+	d *scheduled
+
+	mu          sync.Mutex
+	waiting     int // sequences without a token
+	start, last time.Time
+	before, end counts
+	decoded     int
+}
+
+func (t *stopwatch) count(first bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	// Others of the micro-batch with the last first token were computed before the count began.
+	if now := t.d.rig.experts.count(); t.waiting == 0 && now.calls > t.before.calls {
+		t.decoded++
+		t.last, t.end = time.Now(), now
 	}
-	if err := d.rig.model.Forward(ctx, d.rig.experts, steps); err != nil {
-		return err
+	if !first {
+		return
 	}
-	for _, s := range steps {
-		if s.Err != nil {
-			return s.Err
-		}
+	if t.waiting--; t.waiting == 0 {
+		t.start, t.before = time.Now(), t.d.rig.experts.count()
 	}
-	return nil
+}
+
+// likeliest is the scheduler's Chooser.
+type likeliest struct {
+	stopwatch *stopwatch
+	begun     bool
+}
+
+// Next chooses the most likely token.
+func (c *likeliest) Next(logits []float32, _ int) (token int32, end bool, err error) {
+	c.stopwatch.count(!c.begun)
+	c.begun = true
+	return int32(vector.Active().Argmax(logits)), false, nil
 }
 
 // prefill reads one prompt to its last logits, and returns the token that follows.
-func (d direct) prefill(ctx context.Context, prompt []int32) (next int32, took time.Duration, err error) {
-	seq, err := d.rig.model.NewMemory(0).NewSequence()
+func (r *modelRig) prefill(ctx context.Context, prompt []int32) (next int32, took time.Duration, err error) {
+	seq, err := r.model.NewMemory(0).NewSequence()
 	if err != nil {
 		return 0, 0, err
 	}
 	defer seq.Free()
 	s := &model.Step{Seq: seq, Tokens: prompt, Sink: func(logits []float32) { next = int32(vector.Active().Argmax(logits)) }}
 	start := time.Now()
-	err = d.step(ctx, []*model.Step{s})
-	return next, time.Since(start), err
+	if err := r.model.Forward(ctx, r.experts, []*model.Step{s}); err != nil {
+		return 0, 0, err
+	}
+	return next, time.Since(start), s.Err
 }

@@ -72,16 +72,15 @@ func (r *modelRun) result(p *modelPoint, pairs []pair) ModelResult {
 		kept = pairs
 	}
 	k := &r.rig.cost
-	wanted := p.rows
-	if p.kind == reading {
-		wanted = 1
-	}
 	var seconds, gops, peak, read, roof, bytes []float64
 	for i := range kept {
 		run, l := &kept[i].run, kept[i].limits()
-		n := float64(run.dispatches)
+		n, wanted := float64(run.dispatches)/float64(p.rows), run.dispatches
+		if p.kind == reading {
+			wanted /= p.rows
+		}
 		s, b := run.took.Seconds()/n, k.bytes(run.counted)/n
-		products := k.products(p.rows*run.dispatches, wanted*run.dispatches, run.counted) / n
+		products := k.products(run.dispatches, wanted, run.counted) / n
 		seconds, bytes, gops = append(seconds, s), append(bytes, b), append(gops, giga(2*products/s))
 		least := 0.0 // seconds that the limits ask for
 		if l.peak > 0 {

@@ -53,7 +53,7 @@ type modelRun struct {
 	start  time.Time
 	report ModelReport
 	rig    *modelRig
-	gen    generator
+	gen    *scheduled
 
 	prompts [][]int32
 	made    [][]int32 // by the first run that had the prompt
@@ -70,11 +70,13 @@ func (r *modelRun) progress(done float64, doing string) {
 }
 
 func (r *modelRun) measure(ctx context.Context) error {
-	if r.gen == nil {
-		r.gen = direct{r.rig}
-	}
 	random := rand.New(rand.NewPCG(r.m.Seed, 1))
 	if n := len(r.m.Sequences); n > 0 {
+		var err error
+		if r.gen, err = newScheduled(r.rig, r.m.Sequences[n-1], r.m.Prompt+r.m.Tokens+1); err != nil {
+			return err
+		}
+		defer r.gen.close()
 		r.prompts = make([][]int32, r.m.Sequences[n-1])
 		r.made = make([][]int32, len(r.prompts))
 	}
@@ -194,17 +196,17 @@ func (m *modelPointRun) run(ctx context.Context, pair int) (sample, error) {
 	return x, nil
 }
 
-// once adds one run of the point to x: all its sequences from their prompts on, or one reading of the long
-// prompt.
+// once adds one run of the point to x, in tokens: all its sequences from their prompts on, or one reading of
+// the long prompt.
 func (m *modelPointRun) once(ctx context.Context, x *sample) error {
 	r := m.r
 	if m.p.kind == reading {
 		before := r.rig.experts.count()
-		next, took, err := direct{r.rig}.prefill(ctx, m.prompt)
+		next, took, err := r.rig.prefill(ctx, m.prompt)
 		if err != nil {
 			return err
 		}
-		x.dispatches++
+		x.dispatches += len(m.prompt)
 		x.took += took
 		x.count(r.rig.experts.count().less(before))
 		if r.next = append(r.next, next); next != r.next[0] {
@@ -216,7 +218,7 @@ func (m *modelPointRun) once(ctx context.Context, x *sample) error {
 	if err != nil {
 		return err
 	}
-	x.dispatches += r.m.Tokens
+	x.dispatches += g.decoded
 	x.took += g.decode
 	x.count(g.counted)
 	for i, made := range g.tokens {

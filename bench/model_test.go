@@ -125,13 +125,18 @@ func madeBy(t *testing.T, like string, format quant.Format, seed uint64) []int32
 	s.Layers, s.Hidden, s.FFN, s.Experts, s.TopK, s.Format = 4, 256, 256, 8, 2, format
 	rig := rigOf(t, s, seed)
 	prompts := [][]int32{{72, 101, 108}, {300, 7}, {9}}
-	together, err := direct{rig}.generate(t.Context(), prompts, 15)
+	gen, err := newScheduled(rig, len(prompts), 19)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gen.close()
+	together, err := gen.generate(t.Context(), prompts, 15)
 	if err != nil {
 		t.Fatalf("%s in %s, seed %d: %v", like, format, seed, err)
 	}
 	var all []int32
 	for i, p := range prompts {
-		alone, err := direct{rig}.generate(t.Context(), [][]int32{p}, 15)
+		alone, err := gen.generate(t.Context(), [][]int32{p}, 15)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -172,8 +177,8 @@ func wantSaneLogits(t *testing.T, rig *modelRig, prompt []int32) {
 	}
 	defer seq.Free()
 	step := &model.Step{Seq: seq, Tokens: prompt}
-	if err := (direct{rig}).step(t.Context(), []*model.Step{step}); err != nil {
-		t.Fatal(err)
+	if err := rig.model.Forward(t.Context(), rig.experts, []*model.Step{step}); err != nil || step.Err != nil {
+		t.Fatal(err, step.Err)
 	}
 	sum, square := 0.0, 0.0
 	for _, v := range step.Logits {
