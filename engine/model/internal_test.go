@@ -50,9 +50,10 @@ func (w *work) kept(pos, head int, values bool) []float32 {
 	if values {
 		at += l.head
 	}
-	x := make([]float32, PagePositions*w.m.HeadDim)
-	w.load(x, w.rows[0].step.Seq.pages[pos/PagePositions].Bytes, at, PagePositions)
-	return x[pos%PagePositions*w.m.HeadDim:][:w.m.HeadDim]
+	at += pos % PagePositions * (l.head / PagePositions)
+	x := make([]float32, w.m.HeadDim)
+	w.load(x, w.rows[0].step.Seq.pages[pos/PagePositions].Bytes, at, 1)
+	return x
 }
 
 // attendSimply is what attend is to do, in float64, for one query head of one row.
@@ -140,5 +141,28 @@ func TestMemoryAsksTheSystemForNoMoreThanItsBudget(t *testing.T) {
 		if refused == 0 {
 			t.Errorf("seed %#x: the memory was never full", seed)
 		}
+	}
+}
+
+// TestPagesWithoutKeysAreNotKept has a model of DeltaNet layers alone: its pages take no memory, so no
+// budget would ever let prefixes go.
+func TestPagesWithoutKeysAreNotKept(t *testing.T) {
+	m := &Model{layout: layout{stateBytes: 1 << 10}}
+	mem := m.NewMemory(1 << 20)
+	for i := range 100 {
+		tokens := make([]int32, PagePositions+1)
+		tokens[0] = int32(i)
+		s, err := mem.Resume(tokens)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.reserve(len(tokens)); err != nil {
+			t.Fatal(err)
+		}
+		s.took(tokens)
+		s.Free()
+	}
+	if s := mem.Stats(); len(mem.prefixes.root.children) != 0 || s.Used != 0 || s.Sequences != 0 {
+		t.Errorf("%d prefixes are kept, and %+v", len(mem.prefixes.root.children), s)
 	}
 }

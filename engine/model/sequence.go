@@ -41,7 +41,7 @@ func (mem *Memory) newSequence() (*Sequence, error) {
 	}
 	mem.sequences++
 	s := &Sequence{mem: mem, state: state}
-	if mem.budget > 0 {
+	if mem.budget > 0 && mem.pages.size > 0 { // pages that take no memory would never have to go
 		s.shared = mem.prefixes.root
 		mem.pin(s.shared)
 	}
