@@ -46,6 +46,42 @@ func TestRowsOfLargeModelsRun(t *testing.T) {
 	}
 }
 
+// TestModelsOfOneKindOfLayerRun has models of DeltaNet layers alone, and of gated attention alone.
+func TestModelsOfOneKindOfLayerRun(t *testing.T) {
+	for _, interval := range []int{1, 8} {
+		s := smallestShape(model.Qwen35MoE)
+		s.Interval = interval
+		n := synthesized(t, s)
+		n.memory = n.NewMemory(4 * n.SequenceBytes(100))
+		prompt := make([]int32, 70)
+		for i := range prompt {
+			prompt[i] = int32(i)
+		}
+		want := alone(t, n, prompt)
+		for range 3 {
+			q, err := n.memory.Resume(prompt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := feed(t, n, q, prompt[q.Len():], 7); got != want {
+				t.Errorf("interval %d, after %d known tokens: logits %08x, want %08x", interval, q.Len(), got, want)
+			}
+			f, err := q.Fork()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a, b := feed(t, n, q, []int32{1}, 1), feed(t, n, f, []int32{1}, 1); a != b {
+				t.Errorf("interval %d: logits %08x, of a fork %08x", interval, a, b)
+			}
+			q.Free()
+			f.Free()
+		}
+		if st := n.memory.Stats(); st.Sequences != 0 || st.Used != st.Cached {
+			t.Errorf("interval %d: %+v after all were freed", interval, st)
+		}
+	}
+}
+
 // config is what a file of that shape says of what its sequences keep.
 func config(s synth.Shape) model.Config {
 	c := model.Config{

@@ -19,11 +19,15 @@ import (
 // one more: with DeltaNet where the architecture has that.
 func smallest(t testing.TB, arch string) node {
 	t.Helper()
-	return synthesized(t, synth.Shape{
+	return synthesized(t, smallestShape(arch))
+}
+
+func smallestShape(arch string) synth.Shape {
+	return synth.Shape{
 		Arch: arch, Context: 4096, Vocab: 264, Hidden: 32, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 16, RopeBase: 1e4,
 		Experts: 2, TopK: 1, FFN: 32, SharedFFN: 32, Interval: 2, KeyHeads: 1, ValHeads: 2, State: 16, Conv: 4,
 		Format: quant.Q8_0,
-	})
+	}
 }
 
 // synthesized is a model of that shape, with random weights.
@@ -44,6 +48,9 @@ func synthesized(t testing.TB, s synth.Shape) node {
 // any order to sequences that share nothing: the same bits; memory is refused only if what the sequences
 // would hold without sharing does not fit; and nothing is left at the end.
 func TestSharingIsNeverSeen(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short run: TestSharedMemoryAtOnce shares memory as well")
+	}
 	for _, arch := range []string{model.Qwen3MoE, model.Qwen35MoE} {
 		t.Run(arch, func(t *testing.T) {
 			n := smallest(t, arch)
