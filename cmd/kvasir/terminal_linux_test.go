@@ -160,3 +160,110 @@ func TestCtrlCEndsAProfile(t *testing.T) {
 		t.Error("a profile was written all the same")
 	}
 }
+
+// script types what belongs to what is shown. Each step waits for its text, after that of the step before.
+// A key is typed at a prompt, when the terminal is raw: before that the system edits the line itself.
+type script struct {
+	t     *testing.T
+	steps [][2]string // what is waited for; what is typed then
+	at    int         // in what was shown, where the last step was found
+}
+
+func (s *script) reply(soFar string, in *os.File) {
+	for len(s.steps) > 0 {
+		i := strings.Index(soFar[s.at:], s.steps[0][0])
+		if i < 0 {
+			return
+		}
+		s.at += i + len(s.steps[0][0])
+		typed := s.steps[0][1]
+		s.steps = s.steps[1:]
+		if _, err := in.WriteString(typed); err != nil {
+			s.t.Error(err)
+		}
+	}
+}
+
+// talk runs a chat on a terminal.
+func talk(t *testing.T, args []string, env []string, steps ...[2]string) (status int, seen string) {
+	t.Helper()
+	s := script{t: t, steps: steps}
+	status, seen = call{args: append([]string{"chat"}, args...), env: env}.terminal(t, s.reply)
+	if len(s.steps) > 0 {
+		t.Errorf("the terminal never shows %q:\n%s", s.steps[0][0], seen)
+	}
+	return status, seen
+}
+
+var noColour = []string{"NO_COLOR=1"}
+
+func TestTerminalChat(t *testing.T) {
+	t.Parallel()
+	status, seen := talk(t, nil, noColour,
+		[2]string{"> ", japan + "\r"}, [2]string{"of context", ""}, [2]string{"> ", "What is \\\r"},
+		[2]string{"\n. ", "the capital of France?\r"}, [2]string{"of context", ""}, [2]string{"> ", "/stats\r"},
+		[2]string{"experts", ""}, [2]string{"> ", "\x1b[A\x7f\x7f\x7f\x7f\x7fquit\r"}) // up: the last line again
+	if status != statusDone {
+		t.Errorf("exit status %d", status)
+	}
+	for _, want := range []string{
+		"kvasir-tiny · context 1 024 tokens · /help lists commands", "> " + japan + "\nThe capital of Japan is Tokyo.\n12 tokens at",
+		"> What is \\\n. the capital of France?\n", "4 messages", "2 answers",
+	} {
+		if !strings.Contains(strings.ReplaceAll(seen, "\r", ""), want) {
+			t.Errorf("the terminal does not show %q:\n%q", want, seen)
+		}
+	}
+	if strings.Contains(seen, "\x1b[2m") {
+		t.Errorf("colour in spite of NO_COLOR: %q", seen)
+	}
+}
+
+// What a model reasons is faint, and nothing that it says drives the terminal.
+func TestTerminalChatShowsReasoningFaint(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, "r.gbnf", []byte(reasoned))
+	_, seen := talk(t, []string{"--grammar", file}, []string{"TERM=xterm"}, [2]string{"> ", "hi\r"},
+		[2]string{"of context", ""}, [2]string{"> ", "\x04"})
+	_, answer, _ := strings.Cut(seen, "hi")
+	thought, rest, _ := strings.Cut(strings.ReplaceAll(answer, "\r", ""), "\n\n")
+	thought = strings.ReplaceAll(strings.ReplaceAll(thought, "\x1b[2m", ""), "\x1b[0m", "")
+	if thought != "\nhm, what" || !strings.Contains(answer, "\x1b[2m") || !strings.HasPrefix(rest, `Paris \x1b[2J`+"\n") {
+		t.Errorf("reasoning %q, then %q", thought, rest)
+	}
+}
+
+func TestCtrlCStopsAnAnswerAndTwiceEndsAChat(t *testing.T) {
+	t.Parallel()
+	// Without an end the answer takes as long as it can.
+	endless := []string{"--bias", "2045=-100", "--bias", "2046=-100", "--bias", "2047=-100"}
+	status, seen := talk(t, endless, noColour, [2]string{"> ", "Tell me a story.\r"}, [2]string{"Come", "\x03"},
+		[2]string{"> ", "/stats\r"}, [2]string{"experts", ""}, [2]string{"> ", "\x03"}, [2]string{"once more", ""},
+		[2]string{"> ", "\x03"})
+	if status != statusDone {
+		t.Errorf("exit status %d:\n%s", status, seen)
+	}
+	if !strings.Contains(seen, "stopped") && !strings.Contains(seen, "Stopped") {
+		t.Errorf("no answer was stopped:\n%s", seen)
+	}
+	if strings.Contains(seen, "interrupted") {
+		t.Errorf("the chat was interrupted:\n%s", seen)
+	}
+	status, seen = talk(t, nil, noColour, [2]string{"> ", "half a line\x03"}, [2]string{"once more", ""},
+		[2]string{"> ", "\x03"})
+	if status != statusDone || strings.Contains(seen, "tokens/s") {
+		t.Errorf("exit status %d:\n%s", status, seen)
+	}
+}
+
+// A mistake does not end a chat where somebody can mend it.
+func TestTerminalChatGoesOnAfterAMistake(t *testing.T) {
+	t.Parallel()
+	steps := [][2]string{
+		{"> ", "/foo\r"}, {"no command /foo", ""}, {"> ", "/retry\r"}, {"no answer yet", ""}, {"> ", japan + "\r"},
+		{"Tokyo", ""}, {"> ", "\x04"},
+	}
+	if status, seen := talk(t, nil, noColour, steps...); status != statusDone {
+		t.Errorf("exit status %d:\n%s", status, seen)
+	}
+}
