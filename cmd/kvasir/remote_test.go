@@ -34,7 +34,8 @@ func TestRunWithRemoteExperts(t *testing.T) {
 	if !strings.HasPrefix(said, "Waiting for a worker. A friend helps with:") || stdout.Len() > 0 {
 		t.Errorf("run says %q and prints %q", said, stdout.String())
 	}
-	worker := s.worker(strings.TrimPrefix(strings.Fields(said[strings.Index(said, "kvasir worker "):])[2], " "))
+	_, address, _ := strings.Cut(said, "kvasir worker ")
+	worker := s.worker(strings.TrimSpace(address))
 	for {
 		n, err := stderr.Read(buf)
 		if said += string(buf[:n]); err != nil {
