@@ -342,7 +342,7 @@ func (p *parser) char(of string) (rune, error) {
 	if p.at+1 < len(p.source) {
 		escape = p.source[p.at+1]
 	}
-	digits := 0
+	var digits int
 	switch escape {
 	case 'n', 'r', 't':
 		p.at += 2
