@@ -120,7 +120,7 @@ func TestStopTextEndsAChoice(t *testing.T) {
 		stop := text[at : at+4]
 		r.Stop = []string{stop, "never in there"}
 		res, got := generate(t, e, r)
-		want := text[:strings.Index(text, stop)]
+		want, _, _ := strings.Cut(text, stop)
 		if got != want || res.First().Text != want || res.First().Stop != engine.StopText {
 			t.Errorf("stopped at %q: %q (%s), want %q", stop, got, res.First().Stop, want)
 		}
