@@ -39,6 +39,14 @@ func (p *pieces) rule(name string, keep bool, body func() *expr) *expr {
 	return call(r)
 }
 
+// twice is e for a place where it is written down more than once: a rule, so that what is nested does
+// not double with every level.
+func (p *pieces) twice(e *expr) *expr {
+	r := &rule{name: "item", body: e}
+	p.order = append(p.order, r)
+	return call(r)
+}
+
 func (p *pieces) blank() *expr {
 	return p.rule("blank", true, func() *expr {
 		return alt(exprEmpty, literal(" "), seq(literal("\n"), repeat(literal(" "), 0, maxIndent)))
@@ -134,6 +142,7 @@ func (p *pieces) tuple(first []*expr, rest *expr, lo, hi int32) *expr {
 		return seq(literal("["), p.blank(), literal("]"))
 	}
 	if len(first) == 0 {
+		rest = p.twice(rest)
 		first = []*expr{rest}
 	}
 	first = first[:min(len(first), int(hi))]
@@ -175,6 +184,7 @@ func (p *pieces) members(pairs []pair, extra *expr) *expr {
 	// first is what can follow the opening brace, later what can follow a pair.
 	first, later := closed, seq(p.blank(), closed)
 	if extra != nil {
+		extra = p.twice(extra)
 		later = seq(star(seq(p.comma(), extra)), later)
 		first = alt(seq(extra, later), closed)
 	}

@@ -281,6 +281,19 @@ func TestFromSchemaRefuses(t *testing.T) {
 	}
 }
 
+func TestNestingDoesNotDoubleTheGrammar(t *testing.T) {
+	const depth = 100
+	for _, begin := range []string{`{"type":"array","maxItems":50,"items":`, `{"type":"object","additionalProperties":`} {
+		g, err := FromSchema([]byte(strings.Repeat(begin, depth) + "true" + strings.Repeat("}", depth)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(g.prog.nodes); n > depth*300 {
+			t.Errorf("%s...: %d nodes", begin, n)
+		}
+	}
+}
+
 func TestJSONIsAnyObject(t *testing.T) {
 	g := JSON()
 	for _, text := range []string{`{}`, `{"a":[1,{"b":null}], "c": "\u00e9"}`, "{\n    \"a\": -1.5e3\n}"} {

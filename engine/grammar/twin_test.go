@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -280,6 +281,9 @@ func TestNestingIsBoundedAndAlwaysCloses(t *testing.T) {
 		}
 		if m.Done() {
 			break
+		}
+		if want := dumbMask(m); !slices.Equal(allowed, want) {
+			t.Fatalf("at depth %d: the mask is %x, and tried by itself %x", depth, allowed, want)
 		}
 		if err := m.Accept(id); err != nil {
 			t.Fatalf("at depth %d: %v", depth, err)
