@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -40,7 +41,7 @@ type Request struct {
 type Format struct {
 	Grammar string // in GBNF, llama.cpp's notation
 	Schema  []byte // a JSON schema
-	JSON    bool   // any JSON
+	JSON    bool   // a JSON object
 }
 
 // Result is what came of a request.
@@ -202,9 +203,9 @@ func (e *Engine) grammar(f Format) (*grammar.Grammar, error) {
 	case f.Grammar != "":
 		return grammar.Parse(f.Grammar)
 	case f.Schema != nil:
-		return schemaGrammar(f.Schema)
+		return grammar.FromSchema(f.Schema)
 	case f.JSON:
-		return schemaGrammar([]byte(`{}`))
+		return grammar.JSON(), nil
 	}
 	return nil, nil
 }
@@ -217,8 +218,9 @@ type chooser struct {
 	sampler *sample.Sampler
 	stream  *tokenizer.Stream
 	stops   *sample.Stops
-	heard   int       // tokens that hear has had
-	at      time.Time // when the last of them was chosen
+	heard   int             // tokens that hear has had
+	text    strings.Builder // what it has handed out
+	at      time.Time       // when the last of them was chosen
 	logits  []float32
 	keep    bool
 	detail  bool // keep the likeliest tokens of each choice
@@ -305,7 +307,8 @@ func (c *chooser) hear(to *Choice, event schedule.Event, emit func(Piece) error)
 		if c.detail {
 			to.Logprobs = append(to.Logprobs, m.token)
 		}
-		to.Text += m.text
+		c.text.WriteString(m.text)
+		to.Text = c.text.String()
 		if err := emit(Piece{Choice: c.index, Text: m.text, Token: m.token}); err != nil {
 			return err
 		}
@@ -326,14 +329,15 @@ func (c *chooser) hear(to *Choice, event schedule.Event, emit func(Piece) error)
 			rest += c.stops.Flush()
 		}
 	}
-	to.Text += rest
+	c.text.WriteString(rest)
+	to.Text = c.text.String()
 	return emit(Piece{Choice: c.index, Text: rest, Last: true})
 }
 
 // encode checks a request and returns its tokens.
 func (e *Engine) encode(r Request) ([]int32, error) {
 	turns := r.turns()
-	if r.Prompt == "" && r.Messages == nil {
+	if r.Prompt == "" && len(r.Messages) == 0 {
 		return nil, ErrEmptyPrompt
 	}
 	if r.Tokens < 1 {
@@ -374,16 +378,22 @@ func (e *Engine) tokenize(r Request, turns []Message) ([]int32, error) {
 
 // turns is the conversation; nil if the request is for plain text.
 func (r *Request) turns() []Message {
-	if r.Messages == nil && r.Chat {
+	switch {
+	case len(r.Messages) > 0:
+		return r.Messages
+	case r.Chat:
 		return []Message{{Role: "user", Content: r.Prompt}}
 	}
-	return r.Messages
+	return nil
 }
 
 // render puts a conversation into the model's template.
 func (e *Engine) render(r Request, turns []Message) (chat.Prompt, error) {
 	o := r.Template
 	o.Generate, o.Controls = true, e.tokens.Controls
+	if o.Now == nil {
+		o.Now = time.Now
+	}
 	p, err := e.template.Render(turns, o)
 	if err != nil {
 		return p, fmt.Errorf("chat template: %w", err)
@@ -398,8 +408,4 @@ func (e *Engine) Reply(r Request) (*chat.Reply, error) {
 		return nil, err
 	}
 	return chat.NewReply(chat.ReplyOptions{Thinking: p.Thinks(), Tools: r.Template.Tools}), nil
-}
-
-func schemaGrammar([]byte) (*grammar.Grammar, error) {
-	return nil, errors.New("schemas are not built yet")
 }

@@ -191,6 +191,7 @@ func TestRequestsAreRefusedBeforeAnyWork(t *testing.T) {
 		"grammar":     {engine.Request{Format: engine.Format{Grammar: "root ::= ("}}, "grammar"},
 		"schema":      {engine.Request{Format: engine.Format{Schema: []byte("{")}}, "schema"},
 		"two formats": {engine.Request{Format: engine.Format{Schema: []byte("{}"), JSON: true}}, "one format"},
+		"no messages": {engine.Request{Messages: []engine.Message{}}, "empty"},
 		"role":        {engine.Request{Messages: []engine.Message{{Role: "user", Content: "a\xff"}}}, "UTF-8"},
 	} {
 		r := tt.r

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,7 +64,11 @@ func NewServeNode(o ServeOptions) (*ServeNode, error) {
 	e := b.Engine()
 	return &ServeNode{
 		Backbone: b, Addr: l.Addr().String(), l: l,
-		handler: serve.New(generator{e}, serve.Options{Model: e.Name(), Log: o.Log}),
+		handler: serve.New(generator{e}, serve.Options{
+			Model: e.Name(), Log: o.Log,
+			// As many may wait as run: they cost little until it is their turn.
+			Requests: 2 * cmp.Or(o.Sequences, schedule.DefaultSequences),
+		}),
 	}, nil
 }
 

@@ -42,7 +42,8 @@ func TestNextIsTheTwins(t *testing.T) {
 			}
 		})
 		for _, way := range []string{"wide false, 1 piles", "wide false, 2 piles", "wide true, 3 piles"} {
-			if !t.Failed() && ways[way] == 0 {
+			// A short run has too few cases to be sure of each.
+			if !testing.Short() && !t.Failed() && ways[way] == 0 {
 				t.Errorf("no case was of %s: %v", way, ways)
 			}
 		}
