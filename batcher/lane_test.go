@@ -138,8 +138,10 @@ func TestLaneKeepsItsWindow(t *testing.T) {
 			}
 		}
 		lane.Close()
-		if got := f.rows(); !slices.Equal(got, []int{1, 1, 1, 4, 2}) {
-			t.Errorf("batches of %v rows, want 1, 1, 1, 4, 2", got)
+		got := f.rows()
+		slices.Sort(got) // the last two begin at the same moment
+		if !slices.Equal(got, []int{1, 1, 1, 2, 4}) {
+			t.Errorf("batches of %v rows, want three of 1, one of 4 and one of 2", got)
 		}
 	})
 }

@@ -66,8 +66,8 @@ func NewServeNode(o ServeOptions) (*ServeNode, error) {
 		Backbone: b, Addr: l.Addr().String(), l: l,
 		handler: serve.New(generator{e}, serve.Options{
 			Model: e.Name(), Log: o.Log,
-			// As many may wait as run: they cost little until it is their turn.
-			Requests: 2 * cmp.Or(o.Sequences, schedule.DefaultSequences),
+			// What waits costs little until it is its turn.
+			Requests: cmp.Or(o.Sequences, schedule.DefaultSequences) + schedule.DefaultWaiting,
 		}),
 	}, nil
 }

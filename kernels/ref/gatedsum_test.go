@@ -56,11 +56,15 @@ func TestAddPickIsTheDefinition(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		y := rapid.SliceOfN(drawFloat, 1, 6).Draw(t, "y")
 		w := drawFloat.Draw(t, "w")
+		weight := w
+		if math.Abs(float64(w)) < 0x1p-126 { // a subnormal weight counts as 0
+			weight = 0
+		}
 		exponent := rapid.IntRange(MinExponent, MaxExponent).Draw(t, "exponent")
 		start := rapid.SliceOfN(rapid.Int64Range(-1<<46, 1<<46), len(y), len(y)).Draw(t, "sum")
 		want, status := slices.Clone(start), moe.OK
 		for i := range y {
-			v, st := slowPick(y[i], w, exponent)
+			v, st := slowPick(y[i], weight, exponent)
 			status = max(status, st)
 			if st == moe.OK {
 				want[i] += v.Int64()
