@@ -317,7 +317,7 @@ func (c *schemaCompiler) constants(v *value, path string, types []string) (*expr
 	}
 	var list []string
 	for _, item := range values {
-		if types == nil || len(meet(typesOfValue(item), types)) > 0 {
+		if types == nil || item.isOneOf(types) {
 			list = append(list, item.String())
 		}
 	}
@@ -339,15 +339,27 @@ func constantsOf(v *value, path string) ([]*value, error) {
 	return list.items, nil
 }
 
-func typesOfValue(v *value) []string {
-	if v.kind == "number" && isInteger(v.text) {
-		return []string{"integer"}
-	}
-	return []string{v.kind}
+// isOneOf reports whether a value is of one of some types.
+func (v *value) isOneOf(types []string) bool {
+	return slices.Contains(types, v.kind) ||
+		v.kind == "number" && slices.Contains(types, "integer") && isInteger(v.text)
 }
 
-// isInteger reports whether a number is written without fraction and power.
-func isInteger(text string) bool { return !strings.ContainsAny(text, ".eE") }
+// isInteger reports whether a number of JSON has no fraction, however it is written. It says no for
+// powers of ten beyond the range of an int.
+func isInteger(text string) bool {
+	mantissa, power := text, 0
+	if i := strings.IndexAny(text, "eE"); i >= 0 {
+		n, err := strconv.Atoi(text[i+1:])
+		if err != nil {
+			return false
+		}
+		mantissa, power = text[:i], n
+	}
+	whole, frac, _ := strings.Cut(strings.TrimPrefix(mantissa, "-"), ".")
+	digits := strings.TrimRight(whole+frac, "0") // what counts, times ten to the power below
+	return strings.Trim(digits, "0") == "" || power+len(whole) >= len(digits)
+}
 
 // branches compiles anyOf and oneOf.
 func (c *schemaCompiler) branches(v *value, path string, types []string) (*expr, error) {

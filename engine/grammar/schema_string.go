@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 const (
@@ -135,6 +136,10 @@ func (c *schemaCompiler) matched(re *syntax.Regexp) (*expr, string) {
 	case syntax.OpLiteral:
 		var subs []*expr
 		for _, r := range re.Rune {
+			if re.Flags&syntax.FoldCase != 0 { // the parser writes [aA] so
+				subs = append(subs, c.inString(folds(r)))
+				continue
+			}
 			subs = append(subs, literal(escaped(r)))
 		}
 		return seq(subs...), ""
@@ -171,6 +176,15 @@ func (c *schemaCompiler) matched(re *syntax.Regexp) (*expr, string) {
 		return nil, "^ or $ within"
 	}
 	return nil, strconv.Quote(re.String())
+}
+
+// folds is the forms of a letter that differ in case alone.
+func folds(r rune) runeSet {
+	ranges := []runeRange{{r, r}}
+	for f := unicode.SimpleFold(r); f != r; f = unicode.SimpleFold(f) {
+		ranges = append(ranges, runeRange{f, f})
+	}
+	return newRuneSet(ranges...)
 }
 
 // inString is one character of a set in a JSON string.
