@@ -18,7 +18,8 @@ const (
 )
 
 // The registers of an AVX2 tile. Six rows at a time leave none free: twelve sums, two vectors of
-// weights, four values of a row, and a product. R14 is free in assembly.
+// weights, four values of a row, and a product; the sums of the block are in memory then. R14 is free in
+// assembly.
 var rowRegs = []string{"R8", "R9", "R10", "R11", "CX", "DX"}
 
 const (
@@ -32,6 +33,27 @@ const (
 
 // acc is the register with the sum of row t, half h of the panel.
 func acc(t, h int) string { return y(4 + 2*t + h) }
+
+// keeps reports whether the sums of a block for n rows stay in registers. They do for up to three rows,
+// where products have their sums in 16 bits. (With VPDPBUSD each sum waits for the one before it, and six
+// of them are too few to hide that.)
+func (g *x86) keeps(n int) bool { return n <= 3 && !g.vnni }
+
+// most is how many rows share the weights that were unpacked to memory.
+func (g *x86) most() int {
+	if g.vnni {
+		return 6
+	}
+	return 3
+}
+
+// sum is where the sum of a block for row t of n is kept.
+func (g *x86) sum(n, t, h int) string {
+	if g.keeps(n) {
+		return y(10 + 2*t + h)
+	}
+	return at(sSum+64*t+32*h, rScratch)
+}
 
 // x86 is a tile with 256-bit registers that is being written.
 type x86 struct {
@@ -151,33 +173,49 @@ func (f *file) ask(step, steps, bytes int) {
 
 // rows writes the loop over the rows: most at a time, then what is left.
 func (g *x86) rows(most int, body func(n int)) {
+	g.firstRow()
+	g.moreRows("rows", most, body)
+	g.label(g.name + "_done")
+}
+
+// firstRow begins with the rows.
+func (g *x86) firstRow() {
 	g.op("MOVQ", at(argN, rArgs), rLeft)
 	g.op("MOVQ", at(argRows, rArgs), rCursor)
 	g.op("MOVQ", at(argDst, rArgs), rTemp)
 	g.op("MOVQ", rTemp, at(sDst, rScratch))
+}
+
+// moreRows writes the loop over the rows that are left, and goes on at the end of the rows.
+func (g *x86) moreRows(name string, most int, body func(n int)) {
+	label := func(n int) string { return fmt.Sprintf("%s_%s%d", g.name, name, n) }
 	for n := most; n >= 1; n-- {
-		g.label(fmt.Sprintf("%s_rows%d", g.name, n))
+		g.label(label(n))
 		g.op("CMPQ", rLeft, imm(n))
-		next := fmt.Sprintf("%s_rows%d", g.name, n-1)
 		if n == 1 {
-			next = g.name + "_done"
+			g.op("JLT", g.name+"_done")
+		} else {
+			g.op("JLT", label(n-1))
 		}
-		g.op("JLT", next)
-		for t := range n {
-			g.op("MOVQ", at(8*t, rCursor), rowRegs[t])
-			g.op("ADDQ", at(sOffset, rScratch), rowRegs[t])
-		}
-		g.op("MOVQ", at(sAhead, rScratch), rTemp)
-		body(n)
-		g.op("ADDQ", imm(8*n), rCursor)
-		g.op("SUBQ", imm(n), rLeft)
+		g.group(n, body)
 		if n == most {
-			g.op("JMP", fmt.Sprintf("%s_rows%d", g.name, n))
+			g.op("JMP", label(n))
 		} else {
 			g.op("JMP", g.name+"_done")
 		}
 	}
-	g.label(g.name + "_done")
+}
+
+// group writes what is done for the next n rows.
+func (g *x86) group(n int, body func(n int)) {
+	for t := range n {
+		g.op("MOVQ", at(8*t, rCursor), rowRegs[t])
+		g.op("ADDQ", at(sOffset, rScratch), rowRegs[t])
+	}
+	g.op("MOVQ", at(sAhead, rScratch), rTemp)
+	body(n)
+	g.op("ADDQ", imm(8*n), rCursor)
+	g.op("SUBQ", imm(n), rLeft)
 }
 
 // end writes the step to the next block of 256 values, and the return.
@@ -224,8 +262,12 @@ func (g *x86) scaled(n, disp int) {
 	}
 	for t := range n {
 		for h := range 2 {
-			sum := at(sSum+64*t+32*h, rScratch)
+			sum := g.sum(n, t, h)
 			g.op(multiply, indexed(disp+32*h, rScratch, rIndex, 8), acc(t, h), acc(t, h))
+			if g.keeps(n) {
+				g.op("VPADDD", acc(t, h), sum, sum)
+				continue
+			}
 			g.op("VPADDD", sum, acc(t, h), acc(t, h))
 			g.op("VMOVDQU", acc(t, h), sum)
 		}
@@ -235,8 +277,10 @@ func (g *x86) scaled(n, disp int) {
 // clearSums makes the block's sums zero.
 func (g *x86) clearSums(n int) {
 	g.op("VPXOR", y(0), y(0), y(0))
-	for i := range 2 * n {
-		g.op("VMOVDQU", y(0), at(sSum+32*i, rScratch))
+	for t := range n {
+		for h := range 2 {
+			g.op("VMOVDQU", y(0), g.sum(n, t, h))
+		}
 	}
 }
 
@@ -247,7 +291,9 @@ func (g *x86) loop(name string, step, bytes int, body func(bytes int)) {
 	bytes = (bytes*step/256 + 63) &^ 63
 	body(bytes)
 	g.op("ADDQ", imm(8*64), rLines)
-	g.op("ADDQ", imm(bytes), rTemp)
+	if bytes > 0 {
+		g.op("ADDQ", imm(bytes), rTemp)
+	}
 	g.op("ADDQ", imm(step/4), rIndex)
 	g.op("CMPQ", rIndex, imm(64))
 	g.op("JLT", name)
@@ -326,7 +372,7 @@ func (g *x86) floats(n int, minimums bool) {
 		g.op("VBROADCASTSS", at(recScale, row), y(0))
 		for h := range 2 {
 			g.op("VMULPS", at(sD+32*h, rScratch), y(0), y(1))
-			g.op("VCVTDQ2PS", at(sSum+64*t+32*h, rScratch), y(2))
+			g.op("VCVTDQ2PS", g.sum(n, t, h), y(2))
 			g.op("VMULPS", y(2), y(1), y(1))
 			if minimums {
 				g.op("VMULPS", at(sDMin+32*h, rScratch), y(0), y(2))
@@ -342,8 +388,12 @@ func (g *x86) floats(n int, minimums bool) {
 	g.op("MOVQ", rTemp, at(sDst, rScratch))
 }
 
-// q4k: eight products of a nibble and a value, two by two, add up to at most 30,480. Nibbles are unpacked
-// again for each six rows: keeping them costs more in stores.
+// keepFrom is how many rows make it worth while to keep the weights of a block of Q4_K unpacked.
+const keepFrom = 13
+
+// q4k: eight products of a nibble and a value, two by two, add up to at most 30,480. For few rows nibbles
+// are unpacked again for each six, since keeping them costs more in stores. For more, the first three rows
+// leave them in memory for the others, three by three.
 func (g *x86) q4k() {
 	g.begin("Q4_K: sums over a whole sub-block.")
 	g.later(q4Bytes)
@@ -351,35 +401,67 @@ func (g *x86) q4k() {
 	g.minimums(q4Min)
 	g.halves(q4D, sD)
 	g.halves(q4DMin, sDMin)
-	g.rows(6, func(n int) {
-		g.clearSums(n)
-		g.op("MOVQ", rW, rLines)
-		g.loop(fmt.Sprintf("%s_loop%d", g.name, n), 64, q4Bytes, func(bytes int) {
-			for part := range 2 { // low nibbles, high nibbles
+	if !g.vnni {
+		g.op("CMPQ", at(argN, rArgs), imm(keepFrom))
+		g.op("JLT", g.name+"_few")
+		g.firstRow()
+		g.group(g.most(), func(n int) { g.nibbles(n, "_first", true) })
+		g.moreRows("kept", g.most(), func(n int) {
+			g.unpacked(n, 0, func(int) {
 				for v := range 8 {
-					g.ask(8*part+v, 16, bytes)
-					for h := range 2 {
-						g.op("VMOVDQU", at(64*v+32*h, rLines), y(h))
-						if part == 1 {
-							g.op("VPSRLW", imm(4), y(h), y(h))
-						}
-						g.op("VPAND", static("nibbles"), y(h), y(h))
-					}
-					g.products(n, 8*part+v, v == 0)
+					g.line(v, 0)
+					g.products(n, v, v == 0)
 				}
-				g.scaled(n, sScale+64*part)
-			}
+				g.scaled(n, sScale)
+			})
+			g.floats(n, true)
 		})
-		g.floats(n, true)
-	})
+		g.label(g.name + "_few")
+	}
+	g.rows(6, func(n int) { g.nibbles(n, "_loop", false) })
 	g.end(q4Bytes)
 }
 
-// unpacked writes the loop over weights that have been unpacked to scratch.
+// nibbles writes what is done for n rows and a block of Q4_K. If keep is set, unpacked weights stay in
+// memory.
+func (g *x86) nibbles(n int, label string, keep bool) {
+	const kept = "DX" // a pointer; not with more than five rows
+	g.clearSums(n)
+	g.op("MOVQ", rW, rLines)
+	if keep {
+		g.op("LEAQ", at(sWeights, rScratch), kept)
+	}
+	g.loop(fmt.Sprintf("%s%s%d", g.name, label, n), 64, q4Bytes, func(bytes int) {
+		for part := range 2 { // low nibbles, high nibbles
+			for v := range 8 {
+				g.ask(8*part+v, 16, bytes)
+				for h := range 2 {
+					g.op("VMOVDQU", at(64*v+32*h, rLines), y(h))
+					if part == 1 {
+						g.op("VPSRLW", imm(4), y(h), y(h))
+					}
+					g.op("VPAND", static("nibbles"), y(h), y(h))
+					if keep {
+						g.op("VMOVDQU", y(h), at(512*part+64*v+32*h, kept))
+					}
+				}
+				g.products(n, 8*part+v, v == 0)
+			}
+			g.scaled(n, sScale+64*part)
+		}
+		if keep {
+			g.op("ADDQ", imm(1024), kept)
+		}
+	})
+	g.floats(n, true)
+}
+
+// unpacked writes the loop over weights that have been unpacked to scratch. bytes is 0 where others ask for
+// what is needed later.
 func (g *x86) unpacked(n, bytes int, body func(bytes int)) {
 	g.clearSums(n)
 	g.op("LEAQ", at(sWeights, rScratch), rLines)
-	g.loop(fmt.Sprintf("%s_loop%d", g.name, n), 32, bytes, body)
+	g.loop(fmt.Sprintf("%s_unpacked%d", g.name, n), 32, bytes, body)
 }
 
 // line loads line v of unpacked weights, and asks for what is due of bytes.
@@ -419,7 +501,7 @@ func (g *x86) q5k() {
 			}
 		}
 	}
-	g.rows(6, func(n int) {
+	g.rows(g.most(), func(n int) {
 		g.unpacked(n, q5Bytes, func(bytes int) {
 			length := 4
 			if g.vnni {
@@ -472,7 +554,7 @@ func (g *x86) q6k() {
 	if g.vnni {
 		start = recSum16
 	}
-	g.rows(6, func(n int) {
+	g.rows(g.most(), func(n int) {
 		g.unpacked(n, q6Bytes, func(bytes int) {
 			for half := range 2 {
 				for t := range n {
