@@ -22,7 +22,7 @@ func TestTilesTouchOnlyWhatIsTheirs(t *testing.T) {
 					sizes = []int{32, 224, 288}
 				}
 				for _, in := range sizes {
-					for _, rows := range []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 65} {
+					for _, rows := range []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 14, 65} {
 						testGuarded(t, k, f, in, 17, rows, kerneltest.Guarded)
 						testGuarded(t, k, f, in, 17, rows, kerneltest.GuardedLow)
 					}

@@ -37,7 +37,7 @@ func TestMulEqualsReference(t *testing.T) {
 				if f.IsBlock32() {
 					in = 512 + 96
 				}
-				for _, rows := range []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 64, 70} {
+				for _, rows := range []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 14, 15, 64, 70} {
 					testMul(t, k, f, in, 16*3+5, rows)
 				}
 			})
