@@ -21,9 +21,9 @@ type cli struct {
 	Workers number   `help:"Workers behind the gateway (default 1)." placeholder:"N"`
 	Quick   bool     `help:"A small layer and small batches: done within 15 s."`
 	JSON    bool     `name:"json" help:"Print one JSON object; docs/bench-json.md describes it."`
-	Judge   bool     `help:"Fail where a bar is missed (kernels, model)."`
+	Judge   bool     `help:"Fail where a bar is missed (kernels, model, wire)."`
 	Repeat  number   `help:"Rounds of every batch, pairs of every point (default: as many as --budget allows)." placeholder:"N"`
-	Budget  duration `help:"Time for the whole run (default 1m50s, kernels 2m30s, model 4m, with --quick 10s)." placeholder:"TIME"`
+	Budget  duration `help:"Time for the whole run (default 1m50s, kernels 2m30s, model 4m, wire 1m, with --quick 10s)." placeholder:"TIME"`
 	Experts number   `help:"Experts of the layer (default 256, with --quick 16)." placeholder:"N"`
 	TopK    number   `name:"topk" help:"Experts a row (default 8)." placeholder:"N"`
 	Hidden  number   `help:"Values a row (default 3072, with --quick 1024)." placeholder:"N"`
@@ -39,12 +39,12 @@ type cli struct {
 
 	Usage helpFlag `name:"help" help:"Print help." short:"h"`
 
-	Scenario string `arg:"" optional:"" default:"dispatch" help:"What to measure, or list: dispatch, kernels, model."`
+	Scenario string `arg:"" optional:"" default:"dispatch" help:"What to measure, or list: dispatch, kernels, model, wire."`
 }
 
 // Help is printed by kvasir-bench --help.
 func (cli) Help() string {
-	return `The layer has the dimensions of Qwen3.5-122B-A10B and random weights. dispatch computes every batch here, then by workers behind a gateway and a hub at 0 ms, then at --rtt, in turns; every answer is compared with the local one, bit for bit. kernels computes here alone, beside the peak of int8 and the rate of memory. model runs a whole model beside them.
+	return `The layer has the dimensions of Qwen3.5-122B-A10B and random weights. dispatch computes every batch here, then by workers behind a gateway and a hub at 0 ms, then at --rtt, in turns; every answer is compared with the local one, bit for bit. kernels computes here alone, beside the peak of int8 and the rate of memory. model runs a whole model beside them. wire moves bytes over the path between worker and backbone, beside bare TCP.
 
 Every flag has an environment variable: KVASIR_BATCH is that of --batch. KVASIR_KERNEL chooses the kernels.
 
@@ -64,6 +64,7 @@ var foreign = map[string][]string{
 	bench.DispatchName: append([]string{"judge"}, modelFlags...),
 	bench.KernelsName:  append([]string{"rtt", "workers"}, modelFlags...),
 	bench.ModelName:    {"rtt", "workers", "batch", "experts", "topk", "hidden", "ffn"},
+	bench.WireName:     append([]string{"rtt", "workers", "batch", "experts", "topk", "hidden", "ffn", "seed"}, modelFlags...),
 }
 
 // modelFlags are those of the scenario model alone.
@@ -184,6 +185,17 @@ func (c *cli) kernels() bench.Kernels {
 		k.Seed = uint64(c.Seed.n)
 	}
 	return k
+}
+
+// wire makes settings of flags.
+func (c *cli) wire() bench.Wire {
+	w := bench.DefaultWire()
+	if c.Quick {
+		w = bench.QuickWire()
+	}
+	c.Repeat.or(&w.Rounds)
+	c.Budget.or(&w.Budget)
+	return w
 }
 
 // model makes settings of flags.

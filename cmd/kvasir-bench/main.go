@@ -108,6 +108,8 @@ func (a *app) run(ctx context.Context, args []string) error {
 		return a.kernels(ctx, c)
 	case bench.ModelName:
 		return a.model(ctx, c)
+	case bench.WireName:
+		return a.wire(ctx, c)
 	}
 	return usagef("%q is no scenario; kvasir-bench list names them", c.Scenario)
 }
@@ -248,6 +250,32 @@ func (a *app) model(ctx context.Context, c *cli) error {
 	}
 	if bad := report.Different(); len(bad) > 0 {
 		return fmt.Errorf("the same prompts had different tokens at %s; run kvasir doctor", strings.Join(bad, "; "))
+	}
+	if bad := report.Missed(); c.Judge && len(bad) > 0 {
+		return fmt.Errorf("missed: %s", strings.Join(bad, "; "))
+	}
+	return nil
+}
+
+// wire runs the scenario of that name.
+func (a *app) wire(ctx context.Context, c *cli) error {
+	w := c.wire()
+	if err := w.Check(); err != nil {
+		return settings(err)
+	}
+	var report *bench.WireReport
+	err := a.measure(ctx, c.JSON, func(ctx context.Context, v *view) (measured, error) {
+		t := bench.NewWireTable(v.w)
+		var err error
+		report, err = w.Run(ctx, bench.WireObserver{
+			Progress: v.progress.show,
+			Begin:    func(r *bench.WireReport) { v.begin(wireHead(w.Name(), r), c.Quick, t.Head) },
+			Row:      func(x bench.WireResult) { v.do(func() error { return t.Row(x) }) },
+		})
+		return report, err
+	})
+	if err != nil {
+		return err
 	}
 	if bad := report.Missed(); c.Judge && len(bad) > 0 {
 		return fmt.Errorf("missed: %s", strings.Join(bad, "; "))

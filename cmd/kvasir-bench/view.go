@@ -78,6 +78,12 @@ func modelHead(r *bench.ModelReport) []string {
 	}
 }
 
+// wireHead says what is measured.
+func wireHead(name string, r *bench.WireReport) []string {
+	m := &r.Machine
+	return []string{name, fmt.Sprintf("%s, %d cores, %s", m.CPU, m.Cores, m.Go)}
+}
+
 // machineLine describes the machine and the build.
 func machineLine(m *bench.Machine, kernel string) string {
 	commit := "not recorded in this build"
