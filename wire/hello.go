@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/binary"
+	"errors"
 	"unicode/utf8"
 
 	"kvasir/internal/moe"
@@ -58,7 +59,20 @@ type Slice struct {
 	Layer  int
 	Lo, Hi int  // experts from Lo up to and without Hi
 	Hash   Hash // of their bytes; zero where the model's hash says enough
+
+	// Exponent is E of the layer's gated sums, plus ExponentBias; 0: not said. It is no part of Hash: the
+	// same bytes serve under any profile.
+	Exponent int
 }
+
+// ExponentBias makes exponents, which are -8 to 40, numbers above 0.
+const ExponentBias = 64
+
+// Exponents as they may be in a Slice.
+const (
+	minExponent = ExponentBias - 8
+	maxExponent = ExponentBias + 40
+)
 
 const sliceLen = 40
 
@@ -67,26 +81,30 @@ const sliceLen = 40
 //	0   2   layer
 //	2   2   first expert
 //	4   2   the expert after the last
-//	6   2   reserved
+//	6   2   exponent of the layer's gated sums, plus 64: 56 to 104; 0: not said
 //	8   32  SHA-256 of the experts' bytes; zeros: not said
 func appendSlice(dst []byte, s Slice) []byte {
 	dst = binary.LittleEndian.AppendUint16(dst, uint16(s.Layer))
 	dst = binary.LittleEndian.AppendUint16(dst, uint16(s.Lo))
 	dst = binary.LittleEndian.AppendUint16(dst, uint16(s.Hi))
-	dst = append(dst, 0, 0)
+	dst = binary.LittleEndian.AppendUint16(dst, uint16(s.Exponent))
 	return append(dst, s.Hash[:]...)
 }
 
-func parseSlice(t Type, p []byte, at int) (s Slice, err error) {
+func parseSlice(t Type, p []byte) (s Slice, err error) {
 	s.Layer = int(binary.LittleEndian.Uint16(p))
 	s.Lo = int(binary.LittleEndian.Uint16(p[2:]))
 	s.Hi = int(binary.LittleEndian.Uint16(p[4:]))
+	s.Exponent = int(binary.LittleEndian.Uint16(p[6:]))
 	copy(s.Hash[:], p[8:sliceLen])
 	if s.Layer >= moe.MaxLayers || s.Lo >= s.Hi || s.Hi > moe.MaxExperts {
 		return s, payload(t, "slice of layer %d, experts %d to %d: want a layer below %d and experts in order up to %d",
 			s.Layer, s.Lo, s.Hi, moe.MaxLayers, moe.MaxExperts)
 	}
-	return s, checkZero(t, p[6:8], at+6)
+	if s.Exponent == 0 {
+		return s, nil
+	}
+	return s, checkCount(t, "exponent plus 64", uint64(s.Exponent), minExponent, maxExponent)
 }
 
 // Hello introduces a side. What both must agree on is compared by package link; the rest tells the
@@ -108,15 +126,19 @@ type Hello struct {
 	Calls  int
 	Window int
 
+	// What a worker is good for, as it has measured itself; a backbone says 0.
+	Memory int64 // bytes for slices, as they are computed on; 0: it holds the whole model
+	Rate   int   // expert rows a second: rows times the experts that each goes through; 0: not measured
+
 	Slices []Slice // cached by a worker
 	Agent  []byte  // program, version and system, for people; UTF-8
 }
 
-const helloLen = 112
+const helloLen = 128
 
 // AppendHello appends the payload of h to dst:
 //
-//	0   2   length of the fixed part, 112; more in later versions, whose addition is skipped
+//	0   2   length of the fixed part, 128; more in later versions, whose addition is skipped
 //	2   2   oldest protocol version spoken
 //	4   2   newest protocol version spoken
 //	6   1   role: 1 worker, 2 backbone
@@ -133,7 +155,10 @@ const helloLen = 112
 //	47  1   reserved
 //	48  32  hash of the model; zeros: none
 //	80  32  hash of the arithmetic profile; zeros: none
-//	112 40  each cached slice: see Assign
+//	112 8   bytes of memory that a worker has for slices, at most 2^48; 0: it holds the whole model
+//	120 4   expert rows that a worker computes a second; 0: not measured
+//	124 4   reserved
+//	128 40  each cached slice: see Assign
 //	…       agent, UTF-8
 //
 // Numbers are within the limits that ParseHello checks: the caller's promise.
@@ -153,6 +178,9 @@ func AppendHello(dst []byte, h *Hello) []byte {
 	dst = append(dst, byte(len(h.Agent)), 0)
 	dst = append(dst, h.Model[:]...)
 	dst = append(dst, h.Profile[:]...)
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(h.Memory))
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(h.Rate))
+	dst = append(dst, 0, 0, 0, 0)
 	for _, s := range h.Slices {
 		dst = appendSlice(dst, s)
 	}
@@ -177,10 +205,11 @@ func ParseHello(h *Hello, p []byte) error {
 		Hidden:     int(binary.LittleEndian.Uint32(p[20:])),
 		Features:   Features(binary.LittleEndian.Uint64(p[24:])),
 		Calls:      int(binary.LittleEndian.Uint32(p[40:])),
+		Rate:       int(binary.LittleEndian.Uint32(p[120:])),
 	}
 	copy(h.Model[:], p[48:])
 	copy(h.Profile[:], p[80:])
-	if err := h.parseWindow(p); err != nil {
+	if err := h.parseSizes(p); err != nil {
 		return err
 	}
 	head, count, agent := int(binary.LittleEndian.Uint16(p)), int(binary.LittleEndian.Uint16(p[44:])), int(p[46])
@@ -188,12 +217,12 @@ func ParseHello(h *Hello, p []byte) error {
 		return payload(t, "%d bytes for a fixed part of %d, %d slices and an agent of %d", len(p), head, count, agent)
 	}
 	if head == helloLen {
-		if err := checkZero(t, p[47:48], 47); err != nil {
+		if err := errors.Join(checkZero(t, p[47:48], 47), checkZero(t, p[124:128], 124)); err != nil {
 			return err
 		}
 	}
 	for at := head; at < head+count*sliceLen; at += sliceLen {
-		s, err := parseSlice(t, p[at:], at)
+		s, err := parseSlice(t, p[at:])
 		if err != nil {
 			return err
 		}
@@ -206,10 +235,10 @@ func ParseHello(h *Hello, p []byte) error {
 	return nil
 }
 
-// parseWindow checks the numbers of h and reads the one that might not fit an int.
-func (h *Hello) parseWindow(p []byte) error {
+// parseSizes checks the numbers of h and reads those that might not fit an int.
+func (h *Hello) parseSizes(p []byte) error {
 	const t = TypeHello
-	window := binary.LittleEndian.Uint64(p[32:])
+	window, memory := binary.LittleEndian.Uint64(p[32:]), binary.LittleEndian.Uint64(p[112:])
 	for _, f := range []struct {
 		what      string
 		n, lo, hi uint64
@@ -222,11 +251,13 @@ func (h *Hello) parseWindow(p []byte) error {
 		{"hidden size", uint64(h.Hidden), 0, moe.MaxHidden},
 		{"calls", uint64(h.Calls), 0, MaxCalls},
 		{"window", window, 0, MaxWindow},
+		{"memory", memory, 0, MaxMemory},
+		{"rate", uint64(h.Rate), 0, MaxRate},
 	} {
 		if err := checkCount(t, f.what, f.n, f.lo, f.hi); err != nil {
 			return err
 		}
 	}
-	h.Window = int(window)
+	h.Window, h.Memory = int(window), int64(memory)
 	return nil
 }

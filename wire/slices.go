@@ -17,7 +17,8 @@ const assignLen = 8
 //	0   4   epoch, from 1
 //	4   2   number of slices, 1 to 256
 //	6   2   reserved
-//	8   40  each slice: 2 layer, 2 first expert, 2 the expert after the last, 2 reserved, 32 hash
+//	8   40  each slice: 2 layer, 2 first expert, 2 the expert after the last,
+//	        2 exponent plus 64, 32 hash
 func AppendAssign(dst []byte, a Assign) []byte {
 	dst = binary.LittleEndian.AppendUint32(dst, a.Epoch)
 	dst = binary.LittleEndian.AppendUint16(dst, uint16(len(a.Slices)))
@@ -47,7 +48,7 @@ func ParseAssign(a *Assign, p []byte) error {
 		return err
 	}
 	for at := assignLen; at < len(p); at += sliceLen {
-		s, err := parseSlice(t, p[at:], at)
+		s, err := parseSlice(t, p[at:])
 		if err != nil {
 			return err
 		}

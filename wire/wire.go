@@ -76,6 +76,8 @@ const (
 	MaxSliceData = 1 << 20   // bytes of a slice in one SliceData
 	MaxCalls     = 1 << 16   // calls under way that a Hello may offer
 	MaxWindow    = 1 << 40   // bytes of Dispatches under way that a Hello may offer
+	MaxMemory    = 1 << 48   // bytes for slices that a Hello may name
+	MaxRate      = 1<<31 - 1 // expert rows a second that a Hello may name
 	MaxFetches   = 4         // Fetches that a worker has under way
 	align        = 64        // of arrays within a payload
 	maxLength    = 1<<32 - 1 // of a payload

@@ -175,23 +175,25 @@ func golden(t testing.TB) []struct {
 		payload []byte
 	}{
 		{"hello", TypeHello, `
-			70 00  01 00  02 00  01  02  03 00 00 00  31 00 00 00  00 01 00 00  00 0c 00 00
+			80 00  01 00  02 00  01  02  03 00 00 00  31 00 00 00  00 01 00 00  00 0c 00 00
 			01 00 00 00 00 00 00 00  00 00 00 02 00 00 00 00  40 00 00 00  01 00  03  00
 			aa*32  bb*32
+			00 00 00 00 02 00 00 00  a0 86 01 00  00 00 00 00
 			07 00  10 00  20 00  00 00  cc*32
 			6b 61 79`,
 			AppendHello(nil, &Hello{
 				Min: 1, Max: 2, Role: RoleWorker, Class: Close, Arithmetic: 3, Features: FeatureFetch,
 				Layers: 49, Experts: 256, Hidden: 3072, Model: hashOf(0xaa), Profile: hashOf(0xbb),
-				Calls: 64, Window: 32 << 20, Agent: []byte("kay"),
+				Calls: 64, Window: 32 << 20, Memory: 8 << 30, Rate: 100_000, Agent: []byte("kay"),
 				Slices: []Slice{{Layer: 7, Lo: 16, Hi: 32, Hash: hashOf(0xcc)}},
 			})},
 		{"assign", TypeAssign, `
 			02 00 00 00  02 00  00 00
-			03 00  00 00  00 01  00 00  dd*32
-			ff 03  ff 0f  00 10  00 00  00*32`,
+			03 00  00 00  00 01  4b 00  dd*32
+			ff 03  ff 0f  00 10  38 00  00*32`,
 			AppendAssign(nil, Assign{Epoch: 2, Slices: []Slice{
-				{Layer: 3, Lo: 0, Hi: 256, Hash: hashOf(0xdd)}, {Layer: 1023, Lo: 4095, Hi: 4096}}})},
+				{Layer: 3, Lo: 0, Hi: 256, Hash: hashOf(0xdd), Exponent: ExponentBias + 11},
+				{Layer: 1023, Lo: 4095, Hi: 4096, Exponent: ExponentBias - 8}}})},
 		{"fetch", TypeFetch, `ee*32  00 00 10 00 00 00 00 00  00 00 04 00  00*4`,
 			AppendFetch(nil, Fetch{Hash: hashOf(0xee), Offset: 1 << 20, Size: 1 << 18})},
 		{"slice data", TypeSliceData, `04 00 00 00 00 00 00 00  09 00 00 00 00 00 00 00  00*48  01 02 03`,
@@ -331,7 +333,7 @@ func TestTheNextVersionsHelloIsUnderstood(t *testing.T) {
 	p := AppendHello(nil, &h)
 	p[0] += 24 // a longer fixed part
 	p = append(p[:helloLen:helloLen], append(bytes.Repeat([]byte{0xff}, 24), p[helloLen:]...)...)
-	p[47] = 1 // a byte that is reserved today
+	p[47], p[124] = 1, 1 // bytes that are reserved today
 	var got Hello
 	if err := ParseHello(&got, p); err != nil || !reflect.DeepEqual(got, h) {
 		t.Errorf("got %+v, %v, want %+v", got, err, h)

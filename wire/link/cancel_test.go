@@ -257,7 +257,7 @@ func TestDeathAtAnyByteFailsEveryCall(t *testing.T) {
 }
 
 // helloBytes is how long the Hello of a test is.
-const helloBytes = wire.HeaderLen + 112 + 4
+const helloBytes = wire.HeaderLen + 128 + 4
 
 // die runs two calls on a session one side of which is cut after some bytes written. It returns how many
 // were written.
