@@ -174,6 +174,7 @@ func TestUsageErrorsAreOneLineThatSaysWhatToDo(t *testing.T) {
 		{"sequences that fall", nil, []string{"model", "--sequences=8,1"}, "--sequences [8 1], want ascending numbers"},
 		{"words for sequences", nil, []string{"model", "--sequences=1,x"}, `--sequences: want a whole number, got "x"`},
 		{"model like no other", nil, []string{"model", "--like=gpt"}, "--like"},
+		{"round trip of the wire", nil, []string{"wire", "--rtt=1ms"}, "--rtt is not for wire"},
 		{"bars of dispatch", nil, []string{"--judge"}, "--judge is not for dispatch"},
 		{"kernels of no batch", nil, []string{"kernels", "--batch=0"}, "--batch 0, want 1 to 4096"},
 		{"word for a switch", nil, []string{"--json=maybe"}, "--json: want true or false"},
@@ -315,6 +316,27 @@ func absent(t *testing.T) string {
 	return variant.NEON.String()
 }
 
+func TestWirePrintsARowForEveryWay(t *testing.T) {
+	t.Parallel()
+	o := kvasirBench(t, "wire", "--quick", "--repeat=1")
+	if o.status != statusDone {
+		t.Fatalf("exit status %d, standard error %q", o.status, o.stderr)
+	}
+	wantNarrow(t, o.stdout)
+	for _, want := range []string{"package ws", "gobwas wsutil", "TLS in frames", "io.Copy", "too few pairs"} {
+		if !strings.Contains(o.stdout, want) {
+			t.Errorf("%q is not said:\n%s", want, o.stdout)
+		}
+	}
+	var r bench.WireReport
+	o = kvasirBench(t, "wire", "--quick", "--repeat=1", "--json")
+	d := json.NewDecoder(strings.NewReader(o.stdout))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&r); err != nil || d.More() || len(r.Results) != 9 || r.Settings.Scenario != bench.WireName {
+		t.Errorf("%v, more: %v\n%s", err, d.More(), o.stdout)
+	}
+}
+
 func TestListNamesTheScenarios(t *testing.T) {
 	t.Parallel()
 	o := kvasirBench(t, "list")
@@ -323,7 +345,7 @@ func TestListNamesTheScenarios(t *testing.T) {
 	}
 	wantNarrow(t, o.stdout)
 	var list []bench.About
-	if o = kvasirBench(t, "list", "--json"); json.Unmarshal([]byte(o.stdout), &list) != nil || len(list) != 3 {
+	if o = kvasirBench(t, "list", "--json"); json.Unmarshal([]byte(o.stdout), &list) != nil || len(list) != len(bench.Scenarios()) {
 		t.Errorf("%+v", o)
 	}
 }
