@@ -58,6 +58,7 @@ type Engine struct {
 	tokens    *tokenizer.Tokenizer
 	template  *chat.Template
 	vocab     func() (*grammar.Vocab, error)
+	json      func() *grammar.Grammar // of any JSON
 	experts   moe.Experts
 	scheduler *schedule.Scheduler
 	other     bool // made by With: the file is another's
@@ -71,7 +72,7 @@ func Open(o Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{name: f.Name, file: f, options: o}
+	e := &Engine{name: f.Name, file: f, options: o, json: sync.OnceValue(grammar.JSON)}
 	if err := e.assemble(func(layers int) (ref.Profile, bool, error) { return loadProfile(o.Path, layers) }); err != nil {
 		_ = f.Close() // read only: nothing is lost
 		return nil, fmt.Errorf("%s: %w", f.Name, err)

@@ -205,7 +205,7 @@ func (e *Engine) grammar(f Format) (*grammar.Grammar, error) {
 	case f.Schema != nil:
 		return grammar.FromSchema(f.Schema)
 	case f.JSON:
-		return grammar.JSON(), nil
+		return e.json(), nil
 	}
 	return nil, nil
 }

@@ -2,7 +2,6 @@ package grammar
 
 import (
 	"slices"
-	"sync"
 )
 
 // Bounds of what is generated where a schema sets none.
@@ -277,12 +276,12 @@ func sortedTexts(list []string) *expr {
 	return seq(literal(first[:common]), alt(alts...))
 }
 
-// JSON is the grammar of any JSON object.
-var JSON = sync.OnceValue(func() *Grammar {
+// JSON returns a grammar of any JSON object. What it learns about a vocabulary lives as long as it does.
+func JSON() *Grammar {
 	p := newPieces()
 	g, err := build(append([]*rule{{name: "root", body: p.object()}}, p.order...))
 	if err != nil {
 		panic("BUG: the grammar of JSON is refused: " + err.Error())
 	}
 	return g
-})
+}
