@@ -2,8 +2,6 @@ package experts
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/binary"
 	"fmt"
 	"slices"
 	"strconv"
@@ -92,18 +90,11 @@ func (s *Slice) Formats() []string {
 //
 // It reads the expert's weights, whose pages of f it gives back.
 func (s *Slice) HashExpert(f *gguf.File, expert int) Hash {
-	b := binary.LittleEndian.AppendUint32([]byte("kvasir expert 1\x00"), uint32(len(s.Tensors)))
-	for _, t := range s.Tensors {
-		_, name, _ := blockOf(t.Name)
-		b = binary.LittleEndian.AppendUint32(b, uint32(len(name)))
-		b = append(b, name...)
-		b = binary.LittleEndian.AppendUint32(b, uint32(t.Format))
-		b = binary.LittleEndian.AppendUint64(b, uint64(t.Dims[0]))
-		b = binary.LittleEndian.AppendUint64(b, uint64(t.Dims[1]))
-		sum := hashPart(f, t, expert, s.Experts)
-		b = append(b, sum[:]...)
+	sums := make([]Hash, len(s.Tensors))
+	for i, t := range s.Tensors {
+		sums[i] = hashPart(f, t, expert, s.Experts)
 	}
-	return sha256.Sum256(b)
+	return s.Shape().Hash(sums)
 }
 
 // Hash names the slice. It is SHA-256 over, numbers little-endian:
@@ -115,11 +106,9 @@ func (s *Slice) HashExpert(f *gguf.File, expert int) Hash {
 // So whoever trusts the hash of a slice can check a list of its experts' hashes, and by that any expert.
 // Neither the other layers nor how tensors are divided among files count.
 func (s *Slice) Hash(f *gguf.File) Hash {
-	b := binary.LittleEndian.AppendUint32([]byte("kvasir slice 1\x00"), uint32(s.Layer))
-	b = binary.LittleEndian.AppendUint32(b, uint32(s.Experts))
-	for i := range s.Experts {
-		sum := s.HashExpert(f, i)
-		b = append(b, sum[:]...)
+	list := make([]Hash, s.Experts)
+	for i := range list {
+		list[i] = s.HashExpert(f, i)
 	}
-	return sha256.Sum256(b)
+	return HashSlice(s.Layer, list)
 }
