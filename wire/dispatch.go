@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -228,33 +229,90 @@ func ParseDispatch(b *moe.Batch, p []byte) (epoch uint32, err error) {
 		floats(b.F, p[at.values:])
 	} else {
 		b.Q, b.Scales = b.Q[:h.Rows*h.Hidden], b.Scales[:h.Rows*h.Format.Scales(h.Hidden)]
-		if bad := int8s(b.Q, p[at.values:]); bad >= 0 {
-			return 0, payload(t, "row %d, value %d is -128, want -127 to 127", bad/h.Hidden, bad%h.Hidden)
-		}
-		if err := checkZero(t, p[at.values+len(b.Q):at.scales], at.values+len(b.Q)); err != nil {
+		if err := h.checkValues(p, at, int8s(b.Q, p[at.values:])); err != nil {
 			return 0, err
 		}
 		floats(b.Scales, p[at.scales:])
 	}
 	floats(b.Weight, p[at.weights:])
 	for i := range b.Expert {
-		e := binary.LittleEndian.Uint16(p[at.experts+2*i:])
-		if e >= moe.MaxExperts {
-			return 0, payload(t, "pick %d asks for expert %d, want below %d", i, e, moe.MaxExperts)
+		b.Expert[i] = binary.LittleEndian.Uint16(p[at.experts+2*i:])
+	}
+	return h.Epoch, h.checkPicks(b, p[at.counts:])
+}
+
+// ViewDispatch is ParseDispatch without a copy: the arrays of b, but for First, become views of p, which
+// is to stay as it is as long as b is used. They begin at multiples of 64 where p does, rows and scales
+// at least. Where p does not begin at a multiple of four, or numbers have another order on this machine,
+// b gets arrays of its own. After an error b holds nothing of use.
+func ViewDispatch(b *moe.Batch, p []byte) (epoch uint32, err error) {
+	h, err := ParseDispatchHead(p)
+	if err != nil {
+		return 0, err
+	}
+	at := layoutOf(h.Shape, h.Rows, h.Picks)
+	v := moe.Batch{Shape: h.Shape, Rows: h.Rows, First: b.First}
+	values, scales, ok := p[at.values:at.scales], p[at.scales:at.weights], true
+	if h.Format == moe.RowF32 {
+		v.F, ok = moe.View[float32](values)
+	} else {
+		v.Q, _ = moe.View[int8](values[:h.Rows*h.Hidden])
+		v.Scales, ok = moe.View[float32](scales)
+	}
+	var more, most bool
+	v.Weight, more = moe.View[float32](p[at.weights:at.experts])
+	v.Expert, most = moe.View[uint16](p[at.experts:at.counts])
+	if !ok || !more || !most {
+		own, err := moe.NewBatch(h.Shape, h.Rows, h.Picks)
+		if err != nil {
+			return 0, err
 		}
-		b.Expert[i] = e
+		*b = *own
+		return ParseDispatch(b, p)
+	}
+	if h.Format != moe.RowF32 {
+		if err := h.checkValues(p, at, bytes.IndexByte(values[:h.Rows*h.Hidden], 0x80)); err != nil {
+			return 0, err
+		}
+	}
+	if cap(v.First) < h.Rows+1 {
+		v.First = make([]int32, h.Rows+1)
+	}
+	v.First = v.First[:h.Rows+1]
+	*b = v
+	return h.Epoch, h.checkPicks(b, p[at.counts:])
+}
+
+// checkValues refuses the value at index bad, if it is not negative, and what stands in the gap behind
+// the values.
+func (h *DispatchHead) checkValues(p []byte, at layout, bad int) error {
+	const t = TypeDispatch
+	if bad >= 0 {
+		return payload(t, "row %d, value %d is -128, want -127 to 127", bad/h.Hidden, bad%h.Hidden)
+	}
+	gap := at.values + h.Rows*h.Hidden
+	return checkZero(t, p[gap:at.scales], gap)
+}
+
+// checkPicks checks the experts of b and makes First of the counts.
+func (h *DispatchHead) checkPicks(b *moe.Batch, counts []byte) error {
+	const t = TypeDispatch
+	for i, e := range b.Expert {
+		if e >= moe.MaxExperts {
+			return payload(t, "pick %d asks for expert %d, want below %d", i, e, moe.MaxExperts)
+		}
 	}
 	b.First[0] = 0
-	for r, n := range p[at.counts:] {
+	for r, n := range counts {
 		if n < 1 || n > moe.MaxTopK {
-			return 0, payload(t, "row %d has %d picks, want 1 to %d", r, n, moe.MaxTopK)
+			return payload(t, "row %d has %d picks, want 1 to %d", r, n, moe.MaxTopK)
 		}
 		b.First[r+1] = b.First[r] + int32(n)
 	}
 	if sum := int(b.First[h.Rows]); sum != h.Picks {
-		return 0, payload(t, "the rows have %d picks together, the head says %d", sum, h.Picks)
+		return payload(t, "the rows have %d picks together, the head says %d", sum, h.Picks)
 	}
-	return h.Epoch, nil
+	return nil
 }
 
 // int8s fills dst and returns the index of the first -128, or -1.
