@@ -294,20 +294,3 @@ func TestAForbiddenValueIsFoundWhereverItStands(t *testing.T) {
 		}
 	}
 }
-
-func TestARowTravelsInLittleMoreThanAByteAValue(t *testing.T) {
-	for _, tt := range []struct {
-		hidden, topK int
-		most         float64 // bytes a row, chunk headers, TLS records and frames in
-	}{
-		{3072, 8, 3200},
-		{256, 4, 1.2 * 256},
-	} {
-		const rows, around = 512, 22 + 8
-		n := DispatchSize(moe.Shape{Hidden: tt.hidden, Format: moe.RowQ8K}, rows, rows*tt.topK)
-		chunks := (n + MaxPayload - 1) / MaxPayload
-		if got := float64(n+chunks*(HeaderLen+around)) / rows; got > tt.most {
-			t.Errorf("hidden %d, top-%d: %.1f bytes a row, want at most %.0f", tt.hidden, tt.topK, got, tt.most)
-		}
-	}
-}
