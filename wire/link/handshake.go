@@ -180,7 +180,21 @@ func agree(worker, backbone *wire.Hello) (version uint16, refusal error) {
 		return 0, fmt.Errorf("the worker has %d layers of %d experts and hidden size %d, the backbone %d, %d and %d",
 			w.Layers, w.Experts, w.Hidden, b.Layers, b.Experts, b.Hidden)
 	}
-	return version, nil
+	return version, sameSlices(w.Slices, b.Slices)
+}
+
+// sameSlices compares what two sides of one model say of the same experts. A worker without a model may
+// have slices of another: those it is not asked for.
+func sameSlices(worker, backbone []wire.Slice) error {
+	for _, w := range worker {
+		for _, b := range backbone {
+			if w.Layer == b.Layer && w.Lo == b.Lo && w.Hi == b.Hi && !w.Hash.IsZero() && !b.Hash.IsZero() && w.Hash != b.Hash {
+				return fmt.Errorf("the worker has %s for experts %d to %d of layer %d, the backbone %s: remove the worker's copy",
+					w.Hash, w.Lo, w.Hi-1, w.Layer, b.Hash)
+			}
+		}
+	}
+	return nil
 }
 
 // connect makes a session of a connection. It closes the connection if that does not come about.
