@@ -1,6 +1,7 @@
 package ws
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -252,8 +253,12 @@ func TestConnRefuses(t *testing.T) {
 		{"fragments that sum to one byte too many", Client, wire(Client, fb(stars(500)), fc(stars(500)), fC("*")), 1009},
 		{"a fragment of 2^63-1 bytes after one", Client,
 			append(wire(Client, fb("x")), "\x80\x7f\x7f\xff\xff\xff\xff\xff\xff\xff"...), 1009},
-		{"129 empty fragments", Client,
-			append(wire(Client, fb("")), []byte(strings.Repeat("\x00\x00", 128))...), 1009},
+		{"144 empty fragments", Client,
+			append(wire(Client, fb("")), []byte(strings.Repeat("\x00\x00", 143))...), 1009},
+		{"144 fragments of a byte", Server,
+			append(wire(Server, fb("x")), bytes.Repeat(wire(Server, fc("x")), 143)...), 1009},
+		{"one fragment and 143 pongs", Server,
+			append(wire(Server, fb("x")), bytes.Repeat(wire(Server, fO("x")), 143)...), 1009},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {

@@ -38,7 +38,8 @@ type Conn struct {
 	buf  []byte // bytes read and not consumed are buf[r:w]
 	r, w int
 	in   inbound
-	rerr error // what every further read returns
+	rerr error         // what every further read returns
+	slow time.Duration // has been waited for the message or frame that has begun
 
 	lobby *Lobby // reads in the place of the Conn
 
@@ -64,7 +65,7 @@ type inbound struct {
 	more   bool  // another fragment follows the present or last frame
 	left   int64 // bytes
 	sum    int   // bytes of the message so far
-	empty  int   // fragments without a byte so far
+	frames int   // of the message so far, and control frames between them
 	masked bool
 	mask   [4]byte
 	pos    int // bytes of the frame so far, for the mask
@@ -75,8 +76,8 @@ type inbound struct {
 // beyond that; the Conn keeps it and reads it first.
 func New(nc net.Conn, role Role, rest []byte, o Options) *Conn {
 	c := &Conn{nc: nc, role: role, o: o.withDefaults(), rmu: make(turn, 1), wmu: make(turn, 1)}
-	c.rd = deadline{apply: nc.SetReadDeadline, idle: c.o.Idle}
-	c.wd = deadline{apply: nc.SetWriteDeadline, idle: c.o.Write}
+	c.rd = deadline{apply: nc.SetReadDeadline, slack: c.o.Idle / 16}
+	c.wd = deadline{apply: nc.SetWriteDeadline, slack: c.o.Write / 16}
 	c.ctl.init(c.flush)
 	c.feed(rest)
 	return c
@@ -164,11 +165,14 @@ func (c *Conn) drain() {
 	slab := getSlab()
 	defer putSlab(slab)
 	if l := c.lobby; l != nil {
-		c.feed(l.raw[l.scan:])
+		c.feed(l.raw[l.r:])
 		c.in.more, c.lobby = l.more, nil
 	}
 	for c.rerr == nil {
 		if !c.in.open {
+			if !c.in.more {
+				c.in = inbound{}
+			}
 			c.in.sum = 0
 			_ = c.next(c.o.Message) // in rerr, unless by deadline, and then closing makes it so
 			continue

@@ -73,6 +73,14 @@ func checkLines(head []byte) error {
 	if n := bytes.Count(head, []byte("\n")) - 2; n > maxHeadLines {
 		return fmt.Errorf("%w: %d header lines in the handshake, limit %d", ErrTooBig, n, maxHeadLines)
 	}
+	for i, b := range head {
+		switch {
+		case b == '\r' && head[i+1] == '\n', b == '\n' && i > 0 && head[i-1] == '\r', b == '\t':
+		case b < ' ' || b == 0x7f:
+			// A line that others end elsewhere, they read as another request.
+			return fmt.Errorf("%w: byte %#02x in the head", ErrHandshake, b)
+		}
+	}
 	return nil
 }
 
@@ -80,10 +88,22 @@ func checkLines(head []byte) error {
 func parseRequest(head []byte) (*http.Request, error) {
 	req, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(head)))
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrHandshake, err)
+		return nil, fmt.Errorf("%w: %s", ErrHandshake, oneLine(err.Error())) // it may quote the head
 	}
 	if req.ContentLength != 0 { // -1 where it is chunked
 		return nil, fmt.Errorf("%w: request with a body", ErrHandshake)
+	}
+	hosts := 0
+	for line := range bytes.Lines(head) {
+		if line[0] == ' ' || line[0] == '\t' {
+			return nil, fmt.Errorf("%w: header over several lines", ErrHandshake)
+		}
+		if len(line) >= len("host:") && strings.EqualFold(string(line[:len("host:")]), "host:") {
+			hosts++
+		}
+	}
+	if hosts > 1 { // ReadRequest drops all but one
+		return nil, fmt.Errorf("%w: %d Host headers", ErrHandshake, hosts)
 	}
 	for name := range req.Header {
 		if strings.ContainsFunc(name, notToken) { // net/http lets spaces pass here, and refuses them in its server
@@ -113,7 +133,7 @@ type answer struct {
 func parseResponse(head []byte, method string) (answer, error) {
 	res, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(head)), &http.Request{Method: method})
 	if err != nil {
-		return answer{}, fmt.Errorf("%w: %w", ErrHandshake, err)
+		return answer{}, fmt.Errorf("%w: %s", ErrHandshake, oneLine(err.Error())) // it may quote the head
 	}
 	_ = res.Body.Close() // it has only what head has
 	return answer{

@@ -20,15 +20,15 @@ type Lobby struct {
 	c    *Conn
 	keep int // most bytes of binary frames, headers included
 
-	// All under c.rmu. raw is the wire's bytes from the oldest kept frame on. Frames before scan
-	// are whole: kept binary frames, then the fragments of a text message that has no end yet.
-	raw  []byte
-	scan int
-	kept int    // bytes of binary frames in raw[:scan]
-	op   OpCode // of the message under way, where more is set
-	more bool   // the last data frame was a fragment with others to follow
-	text []byte // payload of the text message under way
-	used int    // wire bytes of the text message under way, at the end of raw[:scan]
+	// All under c.rmu. The wire's bytes that nobody has used are early and raw[r:]: early is whole
+	// frames, kept binary ones and then the fragments of a text message that has no end yet.
+	early []byte
+	raw   []byte
+	r     int
+	op    OpCode // of the message under way, where more is set
+	more  bool   // the last data frame was a fragment with others to follow
+	text  []byte // payload of the text message under way
+	used  int    // wire bytes of the text message under way, at the end of early
 }
 
 // NewLobby returns a Lobby over c, on which nothing has been read. keep is how many bytes of binary
@@ -54,7 +54,7 @@ func (l *Lobby) Read() ([]byte, error) {
 		if l.c.rerr != nil {
 			return nil, l.c.rerr
 		}
-		h, n, err := parseHeader(l.raw[l.scan:])
+		h, n, err := parseHeader(l.raw[l.r:])
 		if err == nil && n > 0 {
 			if err = checkHeader(h, l.c.role, l.more); err == nil {
 				err = l.room(h, n)
@@ -63,7 +63,7 @@ func (l *Lobby) Read() ([]byte, error) {
 		if err != nil {
 			return nil, l.c.fail(err)
 		}
-		if n == 0 || int64(len(l.raw)-l.scan-n) < h.Length {
+		if n == 0 || int64(len(l.raw)-l.r-n) < h.Length {
 			if err := l.fill(); err != nil {
 				return nil, err
 			}
@@ -88,37 +88,40 @@ func (l *Lobby) room(h ws.Header, n int) error {
 	switch {
 	case op == Text && h.Length > int64(l.c.o.Message-l.used-n):
 		return fmt.Errorf("%w: text message longer than %d bytes", ErrTooBig, l.c.o.Message)
-	case op == Binary && h.Length > int64(l.keep-l.kept-n):
+	case op == Binary && h.Length > int64(l.keep-len(l.early)-n):
 		return fmt.Errorf("%w: more than %d bytes of binary frames before they were asked for", ErrTooBig, l.keep)
 	}
 	return nil
 }
 
-// frame handles the frame of header h, whose n+h.Length bytes are at raw[scan:]. done says that
-// text holds a message.
+// frame handles the frame of header h, whose n+h.Length bytes are at raw[r:]. done says that text
+// holds a message.
 func (l *Lobby) frame(h ws.Header, n int) (done bool, err error) {
 	size := n + int(h.Length)
-	wire := l.raw[l.scan+n : l.scan+size]
+	wire := l.raw[l.r : l.r+size]
+	l.r += size
 	if h.OpCode.IsControl() {
 		if h.Masked {
-			ws.Cipher(wire, h.Mask, 0)
+			ws.Cipher(wire[n:], h.Mask, 0)
 		}
-		err := l.c.control(h.OpCode, wire)
-		l.cut(l.scan, size)
-		return false, err
+		if !l.more {
+			l.c.slow = 0
+		}
+		return false, l.c.control(h.OpCode, wire[n:])
 	}
 	if h.OpCode != ws.OpContinuation {
 		l.op = h.OpCode
 	}
-	l.more = !h.Fin
-	l.scan += size
-	if l.op == Binary {
-		l.kept += size
-		return false, nil
+	if l.more = !h.Fin; h.Fin {
+		l.c.slow = 0
 	}
 	// The wire's bytes stay masked: until the message is whole, they may be handed over.
+	l.early = append(l.early, wire...)
+	if l.op == Binary {
+		return false, nil
+	}
 	at := len(l.text)
-	l.text = append(l.text, wire...)
+	l.text = append(l.text, wire[n:]...)
 	if h.Masked {
 		ws.Cipher(l.text[at:], h.Mask, 0)
 	}
@@ -130,26 +133,24 @@ func (l *Lobby) frame(h ws.Header, n int) (done bool, err error) {
 	if !h.Fin {
 		return false, nil
 	}
-	l.scan -= l.used
-	l.cut(l.scan, l.used)
+	l.early = l.early[:len(l.early)-l.used]
 	l.used = 0
 	return true, nil
 }
 
-// cut takes n bytes at at out of raw.
-func (l *Lobby) cut(at, n int) {
-	l.raw = append(l.raw[:at], l.raw[at+n:]...)
-}
-
-// fill reads some bytes. raw never grows past one frame beyond what the limits let in.
+// fill reads some bytes. What has been used makes room when it is more than half of raw, so that no
+// byte is moved more than about once; otherwise raw grows, to no more than four times the longest
+// frame and a bit.
 func (l *Lobby) fill() error {
 	const step = 1 << 10
 	if cap(l.raw)-len(l.raw) < step {
-		grown := make([]byte, len(l.raw), 2*cap(l.raw)+step)
-		copy(grown, l.raw)
-		l.raw = grown
+		to := l.raw[:0]
+		if l.r <= cap(l.raw)/2 {
+			to = make([]byte, 0, 2*cap(l.raw)+step)
+		}
+		l.raw, l.r = append(to, l.raw[l.r:]...), 0
 	}
-	n, err := l.c.read(l.raw[len(l.raw):cap(l.raw)])
+	n, err := l.c.read(l.raw[len(l.raw):cap(l.raw)], l.more || l.r < len(l.raw))
 	l.raw = l.raw[:len(l.raw)+n]
 	return err
 }
@@ -181,7 +182,7 @@ func (l *Lobby) Detach() (net.Conn, []byte, error) {
 	if err := c.nc.SetDeadline(time.Time{}); err != nil {
 		return nil, nil, err
 	}
-	rest := l.raw
-	l.raw, c.lobby = nil, nil
+	rest := append(l.early, l.raw[l.r:]...) //nolint:gocritic // early is of no more use
+	l.early, l.raw, l.r, c.lobby = nil, nil, 0, nil
 	return c.nc, rest, nil
 }

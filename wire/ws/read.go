@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/gobwas/ws"
 )
@@ -33,26 +34,29 @@ func (c *Conn) ReadMessage(slab []byte) (op OpCode, n int, err error) {
 			if _, err := c.payload(slab[c.in.sum:][:c.in.left]); err != nil {
 				return 0, 0, err
 			}
-		}
-		c.in.open = false
-		op, n = c.in.op, c.in.sum
-		if op == Text {
-			if err := c.checkText(slab[:n]); err != nil {
-				return 0, 0, err
+			if c.in.op == Text {
+				if err := c.checkText(slab[:c.in.sum]); err != nil {
+					return 0, 0, err
+				}
 			}
 		}
-		if !c.in.more {
-			c.in = inbound{}
-			return op, n, nil
+		c.in.open = false
+		if c.in.more {
+			continue
 		}
+		op, n = c.in.op, c.in.sum
+		if op == Text && c.in.good < n {
+			return 0, 0, c.fail(fmt.Errorf("%w: message ends within a character", ErrUTF8))
+		}
+		c.in = inbound{}
+		return op, n, nil
 	}
 }
 
-// checkText checks the characters of a text message that have come with the last fragment.
+// checkText checks the characters of a text message that have come with the last read.
 func (c *Conn) checkText(text []byte) error {
-	p := text[c.in.good:]
-	n, ok := textPrefix(p)
-	if !ok || !c.in.more && n < len(p) {
+	n, ok := textPrefix(text[c.in.good:])
+	if !ok {
 		return c.fail(fmt.Errorf("%w: message, after byte %d", ErrUTF8, c.in.good))
 	}
 	c.in.good += n
@@ -76,6 +80,9 @@ func (c *Conn) next(room int) error {
 			}
 			continue
 		}
+		if most := spareFrames + c.o.Message/meanFragment; c.in.frames >= most {
+			return c.fail(fmt.Errorf("%w: message in more than %d frames", ErrTooBig, most))
+		}
 		if !h.OpCode.IsControl() {
 			return c.begin(h, n, room)
 		}
@@ -91,6 +98,11 @@ func (c *Conn) next(room int) error {
 		if h.Masked {
 			ws.Cipher(p, h.Mask, 0)
 		}
+		if c.in.more {
+			c.in.frames++
+		} else {
+			c.slow = 0
+		}
 		if err := c.control(h.OpCode, p); err != nil {
 			return err
 		}
@@ -103,14 +115,10 @@ func (c *Conn) begin(h ws.Header, n, room int) error {
 	if h.Length > int64(room-c.in.sum) {
 		return c.fail(fmt.Errorf("%w: frame of %d bytes makes a message longer than %d", ErrTooBig, h.Length, room))
 	}
-	if h.Length == 0 && !h.Fin {
-		if c.in.empty++; c.in.empty > maxEmpty {
-			return c.fail(fmt.Errorf("%w: more than %d empty fragments in a message", ErrTooBig, maxEmpty))
-		}
-	}
 	if h.OpCode != ws.OpContinuation {
-		c.in.op = h.OpCode
+		c.in.op, c.slow = h.OpCode, 0
 	}
+	c.in.frames++
 	c.r += n
 	c.in.open, c.in.more, c.in.left = true, !h.Fin, h.Length
 	c.in.masked, c.in.mask, c.in.pos = h.Masked && h.Mask != [4]byte{}, h.Mask, 0
@@ -125,7 +133,7 @@ func (c *Conn) payload(p []byte) (int, error) {
 	n := copy(p, c.buf[c.r:c.w])
 	if n == 0 && len(p) >= bufferSize {
 		var err error
-		if n, err = c.read(p); err != nil {
+		if n, err = c.read(p, true); err != nil {
 			return 0, err
 		}
 	} else if n == 0 {
@@ -191,17 +199,26 @@ func (c *Conn) fill() error {
 		c.w = copy(c.buf, c.buf[c.r:c.w])
 		c.r = 0
 	}
-	n, err := c.read(c.buf[c.w:])
+	n, err := c.read(c.buf[c.w:], c.in.open || c.in.more || c.r < c.w)
 	c.w += n
 	return err
 }
 
-// read reads at least one byte from the connection beneath.
-func (c *Conn) read(p []byte) (int, error) {
+// read reads at least one byte from the connection beneath. mid says that something has begun which
+// these bytes go on with. Of that, only the time in here counts: a user who is slow to call does not
+// make the peer slow.
+func (c *Conn) read(p []byte, mid bool) (int, error) {
 	if c.rerr != nil {
 		return 0, c.rerr
 	}
-	start, err := c.rd.arm()
+	if !mid {
+		c.slow = 0
+	}
+	wait := c.o.Idle - c.slow
+	start, err := c.rd.arm(wait)
+	if mid {
+		defer func() { c.slow += time.Since(start) }()
+	}
 	for tries := 0; err == nil; tries++ {
 		var n int
 		if n, err = c.nc.Read(p); n > 0 {
@@ -214,8 +231,10 @@ func (c *Conn) read(p []byte) (int, error) {
 	switch {
 	case c.closing.Load() && (isTimeout(err) || isClosed(err)):
 		c.rerr = ErrClosed
-	case isTimeout(err) && !c.rd.silent(start):
+	case isTimeout(err) && !c.rd.over(start, wait):
 		return 0, err // the user's deadline: nothing is lost
+	case isTimeout(err) && wait < c.o.Idle:
+		c.rerr = fmt.Errorf("%w: waited for the rest of a message for %v", ErrSilent, c.o.Idle)
 	case isTimeout(err):
 		c.rerr = fmt.Errorf("%w: no byte for %v", ErrSilent, c.o.Idle)
 	case errors.Is(err, io.EOF):

@@ -57,11 +57,12 @@ func (s *stream) next() error {
 	}
 	c.in.open = false
 	err := c.next(c.o.Message)
-	var closed *CloseError
 	switch {
-	case errors.As(err, &closed) && (closed.Code == StatusNormal || closed.Code == StatusGoingAway):
-		return io.EOF
 	case err != nil:
+		var closed *CloseError // here, because it is allocated
+		if errors.As(err, &closed) && (closed.Code == StatusNormal || closed.Code == StatusGoingAway) {
+			return io.EOF
+		}
 		return err
 	case c.in.op == Text && !c.o.DropText:
 		return c.fail(fmt.Errorf("%w", ErrUnsupported))

@@ -47,7 +47,7 @@ func (c *Conn) writeFrame(op OpCode, slab []byte) error {
 	frame := slab[Headroom-ws.HeaderSize(h):]
 	putHeader(frame, h)
 
-	start, err := c.wd.arm()
+	start, err := c.wd.arm(c.o.Write)
 	if err == nil {
 		_, err = c.nc.Write(frame)
 	}
@@ -58,7 +58,7 @@ func (c *Conn) writeFrame(op OpCode, slab []byte) error {
 	switch {
 	case c.closing.Load() && (isTimeout(err) || isClosed(err)):
 		c.werr = ErrClosed
-	case isTimeout(err) && c.wd.silent(start):
+	case isTimeout(err) && c.wd.over(start, c.o.Write):
 		c.werr = fmt.Errorf("%w: it has taken nothing for %v", ErrSilent, c.o.Write)
 	default:
 		c.werr = fmt.Errorf("%w: %w", ErrCut, err)

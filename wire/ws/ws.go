@@ -8,13 +8,19 @@
 //  1. A frame is one write on the connection beneath it: header and payload lie in one buffer.
 //  2. Every length is compared with its limit before anything is read into memory for it: the
 //     head of the handshake, a frame, and a message, which is the sum of its fragments.
-//  3. Every read and every write has a deadline. A peer that sends nothing for Options.Idle, or
-//     takes nothing for Options.Write, is cut.
+//  3. Every read and every write has a deadline. A peer that sends nothing for Options.Idle, lets a
+//     message that has begun be waited for as long as that in all, or takes nothing for
+//     Options.Write, is cut.
 //  4. The reader never waits for a writer. Pong and Close leave through a slot of fixed size,
 //     where a newer Pong replaces an older one (RFC 6455, 5.5.3), by a goroutine of their own.
 //  5. Bytes that came glued to the upgrade request or its answer are the first that a Conn reads.
 //  6. Nothing is allocated for a frame in the steady state.
 //  7. No extension is ever offered or accepted, so nothing is compressed.
+//  8. A message of at most n bytes comes in at most 128 + n/64 frames, control frames between its
+//     fragments counted. So a message of any number of bytes costs no more than 64 times the work
+//     that it would cost in one frame, and nobody is kept busy by fragments of one byte.
+//  9. Text that is not UTF-8 is refused at the first read that shows it, not at the end of the
+//     frame or of the message.
 //
 // Masking: a client draws a fresh key from the system's generator for every frame, and draws again
 // in the one case of 2^32 that the key is 0. Key 0 would save the pass over the payload, which is
@@ -86,8 +92,10 @@ const (
 	DefaultClose     = 2 * time.Second
 	DefaultHandshake = 10 * time.Second
 
-	maxHeadLines = 64  // header lines of a handshake
-	maxEmpty     = 128 // fragments of one message that carry nothing
+	maxHeadLines = 64 // header lines of a handshake
+
+	spareFrames  = 128 // frames that any message may come in
+	meanFragment = 64  // bytes: a message may come in one more frame for as many bytes of its limit
 )
 
 // Errors of this package; test with errors.Is.
@@ -96,11 +104,13 @@ var (
 	ErrClosed = errors.New("ws: connection closed")
 	// ErrCut: the connection ended without a Close frame.
 	ErrCut = errors.New("ws: connection cut")
-	// ErrSilent: the peer sent nothing for Options.Idle, or took nothing for Options.Write.
+	// ErrSilent: the peer sent nothing for Options.Idle, did not end a message in that time, or took
+	// nothing for Options.Write.
 	ErrSilent = errors.New("ws: peer is silent")
 	// ErrProtocol: the peer broke a rule of RFC 6455.
 	ErrProtocol = errors.New("ws: protocol error")
-	// ErrTooBig: a frame, a message, or the head of a handshake is longer than its limit.
+	// ErrTooBig: a frame, a message, or the head of a handshake is longer than its limit, or a message
+	// comes in too many fragments.
 	ErrTooBig = errors.New("ws: too big")
 	// ErrUTF8: a text message or the reason of a Close frame is not UTF-8.
 	ErrUTF8 = errors.New("ws: text is not UTF-8")
@@ -127,7 +137,7 @@ func (e *CloseError) Error() string {
 // Options are the limits of a Conn. The zero value means the defaults.
 type Options struct {
 	Message  int           // bytes of a message, fragments summed; DefaultMessage
-	Idle     time.Duration // longest time without a byte from the peer; DefaultIdle
+	Idle     time.Duration // longest wait for a byte, and for the rest of a message; DefaultIdle
 	Write    time.Duration // longest time a frame may take to leave; DefaultWrite
 	Close    time.Duration // longest time to wait for the peer's Close frame; DefaultClose
 	DropText bool          // NetConn skips text messages instead of refusing them
