@@ -113,8 +113,7 @@ func (p *layout) roomiest(l int, busy []float64) int {
 
 // sooner prefers who has a layer on its disk, then who works least.
 func (p *layout) sooner(i, o, l int, busy []float64) bool {
-	a := p.sites[i].cached.count(l) == p.m.Experts || p.sites[i].held.count(l) == p.m.Experts
-	b := p.sites[o].cached.count(l) == p.m.Experts || p.sites[o].held.count(l) == p.m.Experts
+	a, b := p.near(i, l) > 0, p.near(o, l) > 0
 	if a != b {
 		return a
 	}

@@ -263,18 +263,30 @@ func (p *layout) keepWhole(what func(*site) grid, limit []float64) {
 
 // giveWhole gives a layer to the one who is done with it first, of those that may have it.
 func (p *layout) giveWhole(l int, may func(i int) bool) {
-	best, least := nobody, math.Inf(1)
+	best, least := nobody, float64(most)
 	for i := range p.sites {
 		if p.sites[i].idle || p.room[i] < p.layerBytes(l) || !may(i) {
 			continue
 		}
-		if t := p.busy[i] + p.seconds(i, 1, true); t < least {
+		switch t := p.busy[i] + p.seconds(i, 1, true); {
+		case t < least-float64(least*1e-9), t < least+float64(least*1e-9) && p.near(i, l) > p.near(best, l):
 			best, least = i, t
 		}
 	}
 	if best != nobody {
 		p.own(best, l, 0, p.m.Experts)
 	}
+}
+
+// near says how near a layer's weights are to a site: 2 in its memory, 1 on its disk, else 0.
+func (p *layout) near(i, l int) int {
+	switch n := p.m.Experts; {
+	case p.sites[i].held.count(l) == n:
+		return 2
+	case p.sites[i].cached.count(l) == n:
+		return 1
+	}
+	return 0
 }
 
 // keepParts leaves what of a layer is nobody's with those who have it.
