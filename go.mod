@@ -8,6 +8,7 @@ require (
 	github.com/alecthomas/kong v1.17.0
 	github.com/coder/websocket v1.8.15
 	github.com/gobwas/ws v1.5.0
+	github.com/gorilla/websocket v1.5.3
 	github.com/gpustack/gguf-parser-go v0.28.1
 	github.com/lmittmann/tint v1.2.1
 	github.com/ncruces/go-strftime v1.1.0

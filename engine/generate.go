@@ -84,6 +84,7 @@ type Piece struct {
 	Text   string       // may be empty
 	Token  sample.Token // the token, unless Last
 	Last   bool         // after all tokens: what was held back
+	Stop   string       // with Last, why the choice ended
 }
 
 // Text hands the text of each piece to emit.
@@ -331,7 +332,7 @@ func (c *chooser) hear(to *Choice, event schedule.Event, emit func(Piece) error)
 	}
 	c.text.WriteString(rest)
 	to.Text = c.text.String()
-	return emit(Piece{Choice: c.index, Text: rest, Last: true})
+	return emit(Piece{Choice: c.index, Text: rest, Last: true, Stop: to.Stop})
 }
 
 // encode checks a request and returns its tokens.
@@ -403,9 +404,14 @@ func (e *Engine) render(r Request, turns []Message) (chat.Prompt, error) {
 
 // Reply returns what splits an answer to a conversation into reasoning, content and calls.
 func (e *Engine) Reply(r Request) (*chat.Reply, error) {
-	p, err := e.render(r, r.turns())
+	o, err := e.replyOptions(r)
 	if err != nil {
 		return nil, err
 	}
-	return chat.NewReply(chat.ReplyOptions{Thinking: p.Thinks(), Tools: r.Template.Tools}), nil
+	return chat.NewReply(o), nil
+}
+
+func (e *Engine) replyOptions(r Request) (chat.ReplyOptions, error) {
+	p, err := e.render(r, r.turns())
+	return chat.ReplyOptions{Thinking: p.Thinks(), Tools: r.Template.Tools}, err
 }

@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"net"
 
+	"kvasir/engine/chat"
+	"kvasir/engine/grammar"
+	"kvasir/engine/sample"
 	"kvasir/engine/schedule"
 	"kvasir/engine/serve"
 	"kvasir/wire/relay"
@@ -16,23 +19,75 @@ import (
 type generator struct{ e *Engine }
 
 // Generate is serve.Generator's.
-func (g generator) Generate(ctx context.Context, r serve.Request, emit func(string) error) (serve.Result, error) {
-	req := Request{Prompt: r.Prompt, Tokens: r.Tokens}
-	for _, m := range r.Messages {
-		req.Messages = append(req.Messages, Message{Role: m.Role, Content: m.Content})
-	}
-	if req.Tokens == 0 {
-		req.Tokens = g.e.Context()
-	}
-	res, err := g.e.Generate(ctx, req, Text(emit))
+func (g generator) Generate(ctx context.Context, r serve.Request, emit func(serve.Piece) error) (serve.Result, error) {
+	counts := make([]int, r.Choices)
+	res, err := g.e.Generate(ctx, g.request(r), func(p Piece) error {
+		out := serve.Piece{Choice: p.Choice, Text: p.Text}
+		switch {
+		case p.Last:
+			out.End = &serve.Outcome{Tokens: counts[p.Choice], Length: p.Stop == StopLength}
+		case r.Sampling.Logprobs:
+			out.Token = g.logprob(p.Token)
+		}
+		if !p.Last {
+			counts[p.Choice]++
+		}
+		return emit(out)
+	})
 	switch {
 	case errors.Is(err, schedule.ErrFull):
 		err = fmt.Errorf("%w: %w", serve.ErrBusy, err)
 	case err != nil && res.PromptTokens == nil: // it never came to generating
-		err = fmt.Errorf("%w: %w", serve.ErrRequest, err)
+		err = fmt.Errorf("%w: %w", serve.ErrRequest, blame(err))
 	}
-	first := res.First()
-	return serve.Result{Prompt: len(res.PromptTokens), Tokens: len(first.Tokens), Length: first.Stop == StopLength}, err
+	out := serve.Result{Prompt: len(res.PromptTokens)}
+	for i := range res.Choices {
+		c := &res.Choices[i]
+		out.Choices = append(out.Choices, serve.Outcome{Tokens: len(c.Tokens), Length: c.Stop == StopLength})
+	}
+	return out, err
+}
+
+// Reply is serve.Generator's.
+func (g generator) Reply(r serve.Request) (chat.ReplyOptions, error) {
+	o, err := g.e.replyOptions(g.request(r))
+	if err != nil {
+		err = fmt.Errorf("%w: %w", serve.ErrRequest, blame(err))
+	}
+	return o, err
+}
+
+func (g generator) request(r serve.Request) Request {
+	req := Request{
+		Prompt: r.Prompt, Messages: r.Messages, Template: r.Template, Tokens: r.Tokens, Choices: r.Choices,
+		Sampling: &r.Sampling, Stop: r.Stop, Format: Format{Schema: r.Schema, JSON: r.JSON},
+	}
+	if req.Tokens == 0 {
+		req.Tokens = g.e.Context()
+	}
+	return req
+}
+
+// logprob puts text to a token.
+func (g generator) logprob(t sample.Token) *serve.Logprob {
+	l := &serve.Logprob{Text: g.e.tokens.AppendToken(nil, t.ID), Logprob: t.Logprob}
+	for _, c := range t.Top {
+		l.Top = append(l.Top, serve.Logprob{Text: g.e.tokens.AppendToken(nil, c.ID), Logprob: c.Logprob})
+	}
+	return l
+}
+
+// blame names the parameter that an error is about, where it is one of a request's.
+func blame(err error) error {
+	switch {
+	case errors.Is(err, grammar.ErrSchema), errors.Is(err, grammar.ErrSyntax), errors.Is(err, grammar.ErrLimit):
+		return &serve.ParamError{Param: "response_format", Err: err}
+	case errors.Is(err, sample.ErrStop):
+		return &serve.ParamError{Param: "stop", Err: err}
+	case errors.Is(err, chat.ErrInput), errors.Is(err, chat.ErrRaised), errors.Is(err, chat.ErrLimit):
+		return &serve.ParamError{Param: "messages", Err: err}
+	}
+	return err
 }
 
 // ServeOptions are for NewServeNode.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+
+	"kvasir/engine/sample"
 )
 
 // failure is OpenAI's error object.
@@ -38,7 +40,19 @@ func (f *failure) body() (b errorBody) {
 	return b
 }
 
-func refuse(w http.ResponseWriter, f *failure) { answer(w, f.status, f.body()) }
+func refuse(w http.ResponseWriter, f *failure) {
+	if f.status == http.StatusTooManyRequests {
+		w.Header().Set("Retry-After", "1")
+	}
+	answer(w, f.status, f.body())
+}
+
+// busy is a request that may be sent again later.
+func busy(message string) *failure {
+	return &failure{
+		status: http.StatusTooManyRequests, Kind: "rate_limit_error", Code: "rate_limit_exceeded", Message: message,
+	}
+}
 
 // invalid is a request that is wrong in a parameter, or as a whole.
 func invalid(status int, param, format string, args ...any) *failure {
@@ -60,17 +74,19 @@ func (h *Handler) noModel(name string) *failure {
 
 // failed turns an error of the generator into what the client is told, or nil when that has gone.
 func (h *Handler) failed(ctx context.Context, err error) *failure {
+	var sampling *sample.ParamError
+	var param *ParamError
 	switch {
 	case ctx.Err() != nil:
 		return nil
+	case errors.Is(err, ErrBusy):
+		return busy("too many requests wait; send it again later")
+	case errors.As(err, &sampling):
+		return invalid(http.StatusBadRequest, sampling.Param, "%s: %s", sampling.Param, sampling.Reason)
+	case errors.As(err, &param):
+		return invalid(http.StatusBadRequest, param.Param, "%s: %s", param.Param, param.Error())
 	case errors.Is(err, ErrRequest):
 		return invalid(http.StatusBadRequest, "", "%s", strings.TrimPrefix(err.Error(), ErrRequest.Error()+": "))
-	}
-	if errors.Is(err, ErrBusy) {
-		return &failure{
-			status: http.StatusTooManyRequests, Kind: "rate_limit_error",
-			Message: "too many requests wait; send it again later",
-		}
 	}
 	h.o.Log.Error("generation ended", "err", err)
 	return &failure{status: http.StatusInternalServerError, Kind: "server_error", Message: err.Error()}

@@ -2,20 +2,30 @@ package serve
 
 import (
 	"bytes"
+	"crypto/rand"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"net/http"
 	"slices"
+	"strconv"
 	"unicode/utf8"
+
+	"kvasir/engine/sample"
 )
 
-// asked is a request that is understood.
+// asked is a request that is understood: one for each prompt.
 type asked struct {
-	request Request
-	stream  bool
-	usage   bool // the stream ends with counts
+	requests []Request
+	request  Request // what all of them have in common
+	prompts  []string
+	stream   bool
+	usage    bool // the stream ends with counts
+	echo     bool
+	seeded   bool
+	none     bool // no tool is to be called
 }
 
 // A param takes one parameter of a request, which is not null.
@@ -24,61 +34,71 @@ type param func(a *asked, raw json.RawMessage) error
 // defaultTokens is OpenAI's, of a completion that does not say how long; a chat goes on to its end.
 const defaultTokens = 16
 
-// params is what may stand in a request. Of what would change the text, only what means "the likeliest
-// token, always" is taken.
+// Limits of a request.
+const (
+	maxPrompts = 128
+	maxTools   = 128
+)
+
+// params is what may stand in a request to either endpoint. Ranges of sampling are those of package sample.
 var params = map[string]param{
 	"stream":         func(a *asked, raw json.RawMessage) error { return decode(raw, &a.stream, "true or false") },
 	"stream_options": streamOptions,
 	"max_tokens":     tokens,
 
-	"temperature":       only("this server is greedy: leave it out, or give 0", 0),
-	"top_p":             only("this server is greedy: leave it out, or give 1", 1),
-	"n":                 only("this server makes one choice", 1),
-	"presence_penalty":  only("this server has no penalties: leave it out, or give 0", 0),
-	"frequency_penalty": only("this server has no penalties: leave it out, or give 0", 0),
-	"stop":              empty("this server has no stop sequences yet: leave it out"),
-	"logit_bias":        empty("this server has no biases: leave it out"),
-	"logprobs":          empty("this server gives no log probabilities: leave it out"),
+	"temperature":        number(func(p *sample.Params) *float32 { return &p.Temperature }, 0, 2),
+	"top_p":              number(func(p *sample.Params) *float32 { return &p.TopP }, 0, 1),
+	"min_p":              number(func(p *sample.Params) *float32 { return &p.MinP }, 0, 1),
+	"presence_penalty":   number(func(p *sample.Params) *float32 { return &p.Presence }, -2, 2),
+	"frequency_penalty":  number(func(p *sample.Params) *float32 { return &p.Frequency }, -2, 2),
+	"repetition_penalty": number(func(p *sample.Params) *float32 { return &p.Repetition }, 1.0/sample.MaxRepetition, sample.MaxRepetition),
+	"top_k":              topK,
+	"seed":               seed,
+	"n":                  choices,
+	"stop":               stop,
+	"stop_token_ids":     stopTokens,
+	"logit_bias":         bias,
 
-	// They change nothing: a greedy text is the same for every seed, and for everybody.
-	"seed":     ignored,
-	"user":     ignored,
-	"metadata": ignored,
-	"store":    only("this server stores nothing: leave it out, or give false", false),
+	"store": only("this server stores nothing: leave it out, or give false", false),
 }
 
 // plainParams and chatParams are in one of the two alone.
 var (
 	plainParams = map[string]param{
-		"prompt":  prompt,
-		"best_of": only("this server makes one choice", 1),
-		"echo":    only("this server does not repeat the prompt: leave it out", false),
-		"suffix":  empty("this server does not fill in before a text: leave it out"),
+		"prompt":   prompt,
+		"logprobs": plainLogprobs,
+		"best_of":  only("this server makes no more choices than it gives: leave it out, or give 1", 1),
+		"echo":     func(a *asked, raw json.RawMessage) error { return decode(raw, &a.echo, "true or false") },
+		"suffix":   empty("this server does not fill in before a text: leave it out"),
 	}
 	chatParams = map[string]param{
 		"messages":              messages,
 		"max_completion_tokens": tokens,
-		"top_logprobs":          empty("this server gives no log probabilities: leave it out"),
-		"tools":                 empty("this server calls no tools: leave it out"),
-		"tool_choice":           only("this server calls no tools: leave it out", "none"),
-		"functions":             empty("this server calls no functions: leave it out"),
-		"parallel_tool_calls":   ignored, // there are no tools
-		"response_format":       responseFormat,
+		"logprobs": func(a *asked, raw json.RawMessage) error {
+			return decode(raw, &a.request.Sampling.Logprobs, "true or false")
+		},
+		"top_logprobs":         topLogprobs,
+		"tools":                tools,
+		"tool_choice":          toolChoice,
+		"functions":            empty("this server takes tools in the place of functions"),
+		"function_call":        only("this server takes tool_choice in the place of function_call", "none"),
+		"response_format":      responseFormat,
+		"chat_template_kwargs": templateKwargs,
+		"modalities":           modalities,
+		"audio":                empty("this server writes text: leave it out"),
 	}
 )
 
 // parse reads the body of a request.
-func (h *Handler) parse(body []byte, k kind) (asked, *failure) {
-	var a asked
-	var fields map[string]json.RawMessage
-	if !utf8.Valid(body) {
-		return a, invalid(http.StatusBadRequest, "", "the request is not valid UTF-8")
-	}
-	if err := json.Unmarshal(body, &fields); err != nil || fields == nil {
-		return a, invalid(http.StatusBadRequest, "", "the request is not a JSON object")
+func (h *Handler) parse(body []byte, k kind) (*asked, *failure) {
+	a := &asked{}
+	a.request.Choices, a.request.Sampling = 1, sample.Defaults()
+	fields, f := object(body)
+	if f != nil {
+		return nil, f
 	}
 	needed, own := "prompt", plainParams
-	if k == chat {
+	if k == chatText {
 		needed, own = "messages", chatParams
 	}
 	names := make([]string, 0, len(fields))
@@ -87,19 +107,66 @@ func (h *Handler) parse(body []byte, k kind) (asked, *failure) {
 	}
 	slices.Sort(names) // so that of two mistakes always the same is told
 	for _, name := range names {
-		if f := h.param(&a, own, name, fields[name]); f != nil {
-			return a, f
+		if f := h.param(a, own, name, fields[name]); f != nil {
+			return nil, f
 		}
 	}
+	s := &a.request.Sampling
 	switch {
-	case k == chat && a.request.Messages == nil, k == plain && isNull(fields["prompt"]):
-		return a, invalid(http.StatusBadRequest, needed, "%s is missing", needed)
+	case k == chatText && a.request.Messages == nil, k == plainText && isNull(fields["prompt"]):
+		return nil, invalid(http.StatusBadRequest, needed, "%s is missing", needed)
 	case !isNull(fields["stream_options"]) && !a.stream:
-		return a, invalid(http.StatusBadRequest, "stream_options", "stream_options is for streams only")
-	case k == plain && a.request.Tokens == 0:
+		return nil, invalid(http.StatusBadRequest, "stream_options", "stream_options is for streams only")
+	case s.Top > 0 && !s.Logprobs:
+		return nil, invalid(http.StatusBadRequest, "top_logprobs", "top_logprobs needs logprobs to be true")
+	case a.echo && s.Logprobs:
+		return nil, unsupported("echo", "echo: this server gives no log probabilities of a prompt")
+	case len(a.prompts)*a.request.Choices > maxPrompts:
+		return nil, invalid(http.StatusBadRequest, "n", "n: %d texts of %d prompts, want %d in all at most",
+			a.request.Choices, len(a.prompts), maxPrompts)
+	case k == plainText && a.request.Tokens == 0:
 		a.request.Tokens = defaultTokens
 	}
+	a.complete(k)
 	return a, nil
+}
+
+// object reads the body as an object.
+func object(body []byte) (map[string]json.RawMessage, *failure) {
+	var fields map[string]json.RawMessage
+	if !utf8.Valid(body) {
+		return nil, invalid(http.StatusBadRequest, "", "the request is not valid UTF-8")
+	}
+	err := json.Unmarshal(body, &fields)
+	var syntax *json.SyntaxError
+	switch {
+	case errors.As(err, &syntax):
+		return nil, invalid(http.StatusBadRequest, "", "the request is not JSON: at byte %d, %v", syntax.Offset, err)
+	case err != nil || fields == nil:
+		return nil, invalid(http.StatusBadRequest, "", "the request is not a JSON object")
+	}
+	return fields, nil
+}
+
+// complete makes the requests of what was read.
+func (a *asked) complete(k kind) {
+	if s := &a.request.Sampling; s.Temperature > 0 && !a.seeded {
+		var b [8]byte
+		_, _ = rand.Read(b[:]) // never returns an error
+		s.Seed = binary.LittleEndian.Uint64(b[:])
+	}
+	if a.none {
+		a.request.Template.Tools = nil
+	}
+	if k == chatText {
+		a.requests = []Request{a.request}
+		return
+	}
+	for _, p := range a.prompts {
+		r := a.request
+		r.Prompt = p
+		a.requests = append(a.requests, r)
+	}
 }
 
 func (h *Handler) param(a *asked, own map[string]param, name string, raw json.RawMessage) *failure {
@@ -113,14 +180,11 @@ func (h *Handler) param(a *asked, own map[string]param, name string, raw json.Ra
 		}
 		return nil
 	}
-	take := params[name]
+	take := own[name]
 	if take == nil {
-		take = own[name]
+		take = params[name]
 	}
-	if take == nil {
-		return invalid(http.StatusBadRequest, name, "unrecognized request argument: %.100s", name)
-	}
-	if isNull(raw) {
+	if take == nil || isNull(raw) { // clients send what the newest interface has
 		return nil
 	}
 	err := take(a, raw)
@@ -148,8 +212,6 @@ func decode(raw json.RawMessage, v any, want string) error {
 	}
 	return nil
 }
-
-func ignored(*asked, json.RawMessage) error { return nil }
 
 // only takes one value: a whole number, however that is written, or what is not a number.
 func only(why string, value any) param {
@@ -183,19 +245,114 @@ func empty(why string) param {
 	}
 }
 
+// number takes a number of sampling.
+func number(to func(*sample.Params) *float32, least, most float64) param {
+	want := fmt.Sprintf("a number from %v to %v", least, most)
+	return func(a *asked, raw json.RawMessage) error {
+		var v float64
+		if err := decode(raw, &v, want); err != nil {
+			return err
+		}
+		if v < least || v > most {
+			return errors.New("want " + want)
+		}
+		*to(&a.request.Sampling) = float32(v)
+		return nil
+	}
+}
+
+// whole reads a whole number, also when it is written with a point.
+func whole(raw json.RawMessage, least, most int64) (int64, error) {
+	want := fmt.Sprintf("want a whole number from %d to %d", least, most)
+	var v json.Number
+	if json.Unmarshal(raw, &v) != nil || raw[0] == '"' {
+		return 0, errors.New(want)
+	}
+	n, err := strconv.ParseInt(v.String(), 10, 64)
+	if f, ferr := v.Float64(); err != nil && ferr == nil && f == math.Trunc(f) && math.Abs(f) < 1<<53 {
+		n, err = int64(f), nil
+	}
+	if err != nil || n < least || n > most {
+		return 0, errors.New(want)
+	}
+	return n, nil
+}
+
+func topK(a *asked, raw json.RawMessage) error {
+	n, err := whole(raw, -1, math.MaxInt32) // -1 is others' word for all
+	a.request.Sampling.TopK = max(0, int(n))
+	return err
+}
+
+func seed(a *asked, raw json.RawMessage) error {
+	n, err := whole(raw, math.MinInt64, math.MaxInt64)
+	a.request.Sampling.Seed, a.seeded = uint64(n), true
+	return err
+}
+
+func choices(a *asked, raw json.RawMessage) error {
+	n, err := whole(raw, 1, maxPrompts)
+	a.request.Choices = int(n)
+	return err
+}
+
 func tokens(a *asked, raw json.RawMessage) error {
-	const want = "a whole number of 1 or more"
-	n := 0
-	if err := decode(raw, &n, want); err != nil {
+	n, err := whole(raw, 1, math.MaxInt32)
+	if err != nil {
 		return err
 	}
-	if n < 1 || n > math.MaxInt32 {
-		return errors.New("want " + want)
-	}
-	if a.request.Tokens == 0 || n < a.request.Tokens { // both names of it are given: the smaller holds
-		a.request.Tokens = n
+	if a.request.Tokens == 0 || int(n) < a.request.Tokens { // both names of it are given: the smaller holds
+		a.request.Tokens = int(n)
 	}
 	return nil
+}
+
+func stop(a *asked, raw json.RawMessage) error {
+	var one string
+	if json.Unmarshal(raw, &one) == nil {
+		a.request.Stop = []string{one}
+	} else if err := decode(raw, &a.request.Stop, "text, or a list of texts"); err != nil {
+		return err
+	}
+	_, err := sample.NewStops(a.request.Stop)
+	return err
+}
+
+func stopTokens(a *asked, raw json.RawMessage) error {
+	return decode(raw, &a.request.Sampling.Stop, "a list of whole numbers")
+}
+
+func bias(a *asked, raw json.RawMessage) error {
+	var list map[string]float64
+	if err := decode(raw, &list, "an object of numbers, by token"); err != nil {
+		return err
+	}
+	if len(list) > sample.MaxBiases {
+		return fmt.Errorf("want %d tokens at most", sample.MaxBiases)
+	}
+	for key, v := range list {
+		id, err := strconv.ParseInt(key, 10, 32)
+		if err != nil || id < 0 {
+			return fmt.Errorf("%.40q is no token", key)
+		}
+		if a.request.Sampling.Bias == nil {
+			a.request.Sampling.Bias = map[int32]float32{}
+		}
+		a.request.Sampling.Bias[int32(id)] = float32(v)
+	}
+	return nil
+}
+
+func plainLogprobs(a *asked, raw json.RawMessage) error {
+	n, err := whole(raw, 0, sample.MaxTop)
+	a.request.Sampling.Logprobs, a.request.Sampling.Top = true, int(n)
+	return err
+}
+
+func topLogprobs(a *asked, raw json.RawMessage) error {
+	n, err := whole(raw, 0, sample.MaxTop)
+	a.request.Sampling.Top = int(n)
+	return err
 }
 
 func streamOptions(a *asked, raw json.RawMessage) error {
@@ -213,79 +370,17 @@ func streamOptions(a *asked, raw json.RawMessage) error {
 	return nil
 }
 
-func responseFormat(_ *asked, raw json.RawMessage) error {
-	var f struct {
-		Type string `json:"type"`
-	}
-	if err := decode(raw, &f, "an object with a type"); err != nil {
-		return err
-	}
-	if f.Type != "text" {
-		return &cannotError{"this server writes text: leave it out"}
-	}
-	return nil
-}
-
 func prompt(a *asked, raw json.RawMessage) error {
-	if json.Unmarshal(raw, &a.request.Prompt) == nil {
+	var one string
+	if json.Unmarshal(raw, &one) == nil {
+		a.prompts = []string{one}
 		return nil
 	}
-	var list []string
-	if err := decode(raw, &list, "text; prompts in tokens are not taken"); err != nil {
+	if err := decode(raw, &a.prompts, "text, or a list of texts; prompts in tokens are not taken"); err != nil {
 		return err
 	}
-	if len(list) != 1 {
-		return &cannotError{"this server takes one prompt a request"}
-	}
-	a.request.Prompt = list[0]
-	return nil
-}
-
-func messages(a *asked, raw json.RawMessage) error {
-	var list []struct {
-		Role    string          `json:"role"`
-		Content json.RawMessage `json:"content"`
-		Name    json.RawMessage `json:"name"`
-		Calls   json.RawMessage `json:"tool_calls"`
-	}
-	if err := decode(raw, &list, "a list of objects with role and content"); err != nil {
-		return err
-	}
-	if len(list) == 0 {
-		return errors.New("want one message at least")
-	}
-	for i, m := range list {
-		switch {
-		case m.Role == "developer":
-			m.Role = "system" // the newer name of it
-		case m.Role != "system" && m.Role != "user" && m.Role != "assistant":
-			return fmt.Errorf("message %d: role %.40q, want system, user or assistant", i, m.Role)
-		case !isNull(m.Calls):
-			return &cannotError{fmt.Sprintf("message %d: this server calls no tools", i)}
-		}
-		text, err := content(m.Content)
-		if err != nil {
-			return fmt.Errorf("message %d: %w", i, err)
-		}
-		a.request.Messages = append(a.request.Messages, Message{m.Role, text})
+	if len(a.prompts) < 1 || len(a.prompts) > maxPrompts {
+		return fmt.Errorf("want 1 to %d prompts", maxPrompts)
 	}
 	return nil
-}
-
-// content is text, or a list of parts that are text.
-func content(raw json.RawMessage) (text string, err error) {
-	if !isNull(raw) && json.Unmarshal(raw, &text) == nil {
-		return text, nil
-	}
-	var parts []struct{ Type, Text string }
-	if isNull(raw) || json.Unmarshal(raw, &parts) != nil {
-		return "", errors.New("content: want text, or a list of parts")
-	}
-	for _, p := range parts {
-		if p.Type != "text" {
-			return "", &cannotError{fmt.Sprintf("content of type %.40q: this server reads text", p.Type)}
-		}
-		text += p.Text
-	}
-	return text, nil
 }

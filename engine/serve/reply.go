@@ -3,20 +3,20 @@ package serve
 import (
 	"context"
 	"net/http"
-	"strings"
-	"time"
+	"sync"
+
+	"kvasir/engine/chat"
 )
 
-// reply is the answer to one request. It belongs to the request's goroutine.
+// reply is the answer to one request.
 type reply struct {
 	h       *Handler
 	w       http.ResponseWriter
 	kind    kind
-	usage   bool
+	ask     *asked
 	id      string
 	created int64
-
-	out *http.ResponseController // of a stream
+	choices []*choiceState // of the first prompt, then of the second …
 }
 
 // completion is OpenAI's object, whole or a chunk of a stream.
@@ -34,13 +34,15 @@ type choice struct {
 	Text     *string `json:"text,omitempty"`    // of a completion
 	Message  *turn   `json:"message,omitempty"` // of a chat
 	Delta    *turn   `json:"delta,omitempty"`   // of a chat's stream
-	Logprobs *int    `json:"logprobs"`          // always null
+	Logprobs any     `json:"logprobs"`          // plainLogs, chatLogs or null
 	Finish   *string `json:"finish_reason"`     // null: it goes on
 }
 
 type turn struct {
-	Role    string  `json:"role,omitempty"`
-	Content *string `json:"content,omitempty"`
+	Role      string     `json:"role,omitempty"`
+	Content   *string    `json:"content,omitempty"`
+	Reasoning string     `json:"reasoning_content,omitempty"`
+	Calls     []wireCall `json:"tool_calls,omitempty"`
 }
 
 type usage struct {
@@ -49,11 +51,124 @@ type usage struct {
 	Total      int `json:"total_tokens"`
 }
 
-func newUsage(r Result) *usage { return &usage{r.Prompt, r.Tokens, r.Prompt + r.Tokens} }
+func newUsage(r Result) *usage {
+	u := &usage{Prompt: r.Prompt}
+	for _, c := range r.Choices {
+		u.Completion += c.Tokens
+	}
+	u.Total = u.Prompt + u.Completion
+	return u
+}
 
-func finish(r Result) *string {
+// choiceState is a choice that is being made.
+type choiceState struct {
+	split *chat.Reply // of a chat
+	calls int         // so far
+	runes int         // of its text so far
+	logs  []Logprob   // that no chunk has carried yet
+	at    []int       // where in the text they begin
+}
+
+// prepare makes what the choices need. The error is the generator's.
+func (a *reply) prepare() error {
+	var o chat.ReplyOptions
+	if a.kind == chatText {
+		var err error
+		if o, err = a.h.g.Reply(a.ask.requests[0]); err != nil {
+			return err
+		}
+	}
+	for range len(a.ask.requests) * a.ask.request.Choices {
+		c := &choiceState{}
+		if a.kind == chatText {
+			c.split = chat.NewReply(o)
+		}
+		a.choices = append(a.choices, c)
+	}
+	return nil
+}
+
+// generate has all prompts continued at the same time. emit is not called by two at once.
+func (a *reply) generate(ctx context.Context, emit func(Piece) error) (Result, error) {
+	list, n := a.ask.requests, a.ask.request.Choices
+	if len(list) == 1 {
+		return a.h.g.Generate(ctx, list[0], emit)
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	results := make([]Result, len(list))
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for i := range list {
+		wg.Go(func() {
+			var err error
+			results[i], err = a.h.g.Generate(ctx, list[i], func(p Piece) error {
+				p.Choice += i * n
+				mu.Lock()
+				defer mu.Unlock()
+				return emit(p)
+			})
+			if err != nil {
+				stop(err) // the first one's is what the client is told
+			}
+		})
+	}
+	wg.Wait()
+	var all Result
+	for _, r := range results {
+		all.Prompt += r.Prompt
+		all.Choices = append(all.Choices, r.Choices...)
+	}
+	return all, context.Cause(ctx)
+}
+
+// delta is what a piece adds to a choice.
+type delta struct {
+	text      string // of a completion, or content of a chat
+	reasoning string
+	call      *chat.ToolCall
+}
+
+// take adds a piece to its choice and returns what it adds to the answer.
+func (a *reply) take(p Piece) []delta {
+	c := a.choices[p.Choice]
+	if p.Token != nil {
+		c.logs, c.at = append(c.logs, *p.Token), append(c.at, c.runes)
+	}
+	for range p.Text {
+		c.runes++
+	}
+	if c.split == nil {
+		if p.Text == "" {
+			return nil
+		}
+		return []delta{{text: p.Text}}
+	}
+	parts := c.split.Push(p.Text)
+	if p.End != nil {
+		parts = append(parts, c.split.Flush()...)
+	}
+	var list []delta
+	for _, part := range parts {
+		list = append(list, delta{part.Content, part.Reasoning, part.Call})
+	}
+	return list
+}
+
+// newCall gives a call its id and its place among those of its choice.
+func (c *choiceState) newCall(call *chat.ToolCall) wireCall {
+	w := wireCall{ID: randomID("call_"), Type: "function", Function: wireFunction{call.Name, call.Arguments}}
+	c.calls++
+	return w
+}
+
+// finish says why a choice ended.
+func (c *choiceState) finish(o Outcome) *string {
 	why := "stop"
-	if r.Length {
+	switch {
+	case c.calls > 0:
+		why = "tool_calls"
+	case o.Length:
 		why = "length"
 	}
 	return &why
@@ -65,117 +180,13 @@ func (a *reply) object(chunk bool, choices ...choice) completion {
 	}
 	name := "text_completion"
 	switch {
-	case a.kind == chat && chunk:
+	case a.kind == chatText && chunk:
 		name = "chat.completion.chunk"
-	case a.kind == chat:
+	case a.kind == chatText:
 		name = "chat.completion"
 	}
 	return completion{ID: a.id, Object: name, Created: a.created, Model: a.h.o.Model, Choices: choices}
 }
 
-// whole answers with one object.
-func (a *reply) whole(ctx context.Context, r Request) {
-	var text strings.Builder
-	res, err := a.h.g.Generate(ctx, r, func(piece string) error {
-		text.WriteString(piece)
-		return ctx.Err()
-	})
-	if err != nil {
-		if f := a.h.failed(ctx, err); f != nil {
-			refuse(a.w, f)
-		}
-		return
-	}
-	s := text.String()
-	c := choice{Finish: finish(res)}
-	if a.kind == chat {
-		c.Message = &turn{"assistant", &s}
-	} else {
-		c.Text = &s
-	}
-	o := a.object(false, c)
-	o.Usage = newUsage(res)
-	answer(a.w, http.StatusOK, o)
-}
-
-// events answers with a stream. Its head goes out with the first piece, so that a request which cannot
-// be answered still gets a status of its own.
-func (a *reply) events(ctx context.Context, r Request) {
-	a.out = http.NewResponseController(a.w)
-	defer func() { _ = a.out.SetWriteDeadline(time.Time{}) }() // the connection may carry more requests
-	began := false
-	begin := func() error {
-		if began {
-			return nil
-		}
-		began = true
-		head := a.w.Header()
-		head.Set("Content-Type", "text/event-stream")
-		head.Set("Cache-Control", "no-cache")
-		head.Set("X-Accel-Buffering", "no") // proxies are not to wait for more
-		a.w.WriteHeader(http.StatusOK)
-		if a.kind == plain {
-			return nil
-		}
-		nothing := ""
-		return a.event(a.object(true, choice{Delta: &turn{"assistant", &nothing}}))
-	}
-	res, err := a.h.g.Generate(ctx, r, func(piece string) error {
-		if err := begin(); err != nil {
-			return err
-		}
-		return a.event(a.object(true, a.piece(&piece, nil)))
-	})
-	if err != nil {
-		f := a.h.failed(ctx, err)
-		switch {
-		case f == nil: // nobody listens
-		case began:
-			_ = a.event(f.body()) // the stream ends in either case
-		default:
-			refuse(a.w, f)
-		}
-		return
-	}
-	if begin() != nil {
-		return
-	}
-	nothing := ""
-	if a.event(a.object(true, a.piece(&nothing, finish(res)))) != nil {
-		return
-	}
-	if a.usage {
-		o := a.object(true)
-		o.Usage = newUsage(res)
-		if a.event(o) != nil {
-			return
-		}
-	}
-	_ = a.send("[DONE]") // it is the last
-}
-
-func (a *reply) piece(text, finish *string) choice {
-	c := choice{Finish: finish}
-	switch {
-	case a.kind == plain:
-		c.Text = text
-	case finish != nil:
-		c.Delta = &turn{}
-	default:
-		c.Delta = &turn{Content: text}
-	}
-	return c
-}
-
-func (a *reply) event(v any) error { return a.send(string(encode(v))) }
-
-// send writes one event; a client that takes nothing for Options.Write is let go.
-func (a *reply) send(data string) error {
-	if err := a.out.SetWriteDeadline(time.Now().Add(a.h.o.Write)); err != nil {
-		return err
-	}
-	if _, err := a.w.Write([]byte("data: " + data + "\n\n")); err != nil {
-		return err
-	}
-	return a.out.Flush()
-}
+// prompt is the prompt of a choice.
+func (a *reply) prompt(choice int) string { return a.ask.prompts[choice/a.ask.request.Choices] }

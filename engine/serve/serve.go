@@ -1,13 +1,16 @@
-// Package serve answers OpenAI's HTTP interface, as far as a greedy model can:
+// Package serve answers OpenAI's HTTP interface:
 //
 //	POST /v1/completions        whole, or as server-sent events with "stream": true
-//	POST /v1/chat/completions   likewise
+//	POST /v1/chat/completions   likewise, with tools, reasoning and formats
 //	GET  /v1/models             the one model that is served
 //	GET  /healthz               "ok"
 //
-// What is asked and cannot be done is refused with OpenAI's error object, which names the parameter; no
-// parameter that would change the text is taken and then ignored. A client that leaves ends its
-// generation. Requests beyond Options.Requests get 429.
+// Parameters are OpenAI's, and some that other servers have added: top_k, min_p, repetition_penalty,
+// stop_token_ids, chat_template_kwargs, reasoning_content. One that is not known is left alone; a known one
+// with a value that cannot be followed is refused with OpenAI's error object, which names it. Where nothing
+// is said of the temperature it is 0, and not 1 as at OpenAI: the likeliest token, the same text every time.
+//
+// A client that leaves ends its generation. Requests beyond Options.Requests get 429.
 package serve
 
 import (
@@ -20,6 +23,9 @@ import (
 	"log/slog"
 	"net/http"
 	"time"
+
+	"kvasir/engine/chat"
+	"kvasir/engine/sample"
 )
 
 // ErrRequest marks an error of Generate that the request is to blame for.
@@ -28,26 +34,65 @@ var ErrRequest = errors.New("serve: the request cannot be answered")
 // ErrBusy marks an error of Generate for which the request may be sent again later.
 var ErrBusy = errors.New("serve: too many requests")
 
-// Message is a turn of a conversation.
-type Message struct{ Role, Content string }
+// ParamError is an error of Generate that a parameter is to blame for.
+type ParamError struct {
+	Param string
+	Err   error
+}
 
-// Request asks for a continuation of Prompt, or for the next turn after Messages if there are any.
+// Error returns the reason.
+func (e *ParamError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the reason.
+func (e *ParamError) Unwrap() error { return e.Err }
+
+// Request asks for continuations of Prompt, or for the next turn after Messages if there are any.
 type Request struct {
 	Prompt   string
-	Messages []Message
-	Tokens   int // at most; 0: as many as the model can
+	Messages []chat.Message
+	Template chat.Options // of Messages: tools, thinking, variables
+
+	Tokens   int // of each choice, at most; 0: as many as the model can
+	Choices  int // 1 or more
+	Sampling sample.Params
+	Stop     []string
+	Schema   []byte // JSON schema that the text keeps to
+	JSON     bool   // it is any JSON object
+}
+
+// Piece is a part of the text of a choice, whole characters.
+type Piece struct {
+	Choice int
+	Text   string   // may be empty
+	Token  *Logprob // the token, where log probabilities were asked for
+	End    *Outcome // with the last piece of a choice
+}
+
+// Logprob is a token with its log probability.
+type Logprob struct {
+	Text    []byte // not always whole characters
+	Logprob float32
+	Top     []Logprob // the likeliest ones in its place
+}
+
+// Outcome is how a choice ended.
+type Outcome struct {
+	Tokens int
+	Length bool // by its length, and not by the model or a stop text
 }
 
 // Result is what came of a request.
 type Result struct {
-	Prompt, Tokens int  // counts
-	Length         bool // it ended by its length, and not by the model
+	Prompt  int // tokens
+	Choices []Outcome
 }
 
-// A Generator makes text and hands it out in pieces, each whole characters. It is safe for concurrent
-// use, and ends when its context ends or emit fails. Result holds what was made before an error.
+// A Generator makes text and hands it out in pieces. It is safe for concurrent use, and ends when its
+// context ends or emit fails. Result holds what was made before an error.
 type Generator interface {
-	Generate(ctx context.Context, r Request, emit func(piece string) error) (Result, error)
+	Generate(ctx context.Context, r Request, emit func(Piece) error) (Result, error)
+	// Reply says how an answer to r.Messages is split into reasoning, content and calls.
+	Reply(r Request) (chat.ReplyOptions, error)
 }
 
 // Options are for New.
@@ -56,6 +101,7 @@ type Options struct {
 	Requests int           // that are answered at a time; 64
 	Body     int64         // bytes of a request; 4 MiB
 	Write    time.Duration // how long a client may take nothing of a stream; 30 s
+	Alive    time.Duration // between signs of life on a stream that has nothing to say; 15 s
 	Now      func() time.Time
 	Log      *slog.Logger // nil: none
 }
@@ -80,6 +126,9 @@ func New(g Generator, o Options) *Handler {
 	if o.Write <= 0 {
 		o.Write = 30 * time.Second
 	}
+	if o.Alive <= 0 {
+		o.Alive = 15 * time.Second
+	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -101,8 +150,8 @@ func New(g Generator, o Options) *Handler {
 		}
 		answer(w, http.StatusOK, h.model())
 	})
-	h.mux.HandleFunc("POST /v1/completions", func(w http.ResponseWriter, r *http.Request) { h.complete(w, r, plain) })
-	h.mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) { h.complete(w, r, chat) })
+	h.mux.HandleFunc("POST /v1/completions", func(w http.ResponseWriter, r *http.Request) { h.complete(w, r, plainText) })
+	h.mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) { h.complete(w, r, chatText) })
 	return h
 }
 
@@ -144,8 +193,8 @@ func (h *Handler) model() modelObject {
 type kind int
 
 const (
-	plain kind = iota
-	chat
+	plainText kind = iota
+	chatText
 )
 
 // complete answers a request for text.
@@ -154,9 +203,7 @@ func (h *Handler) complete(w http.ResponseWriter, r *http.Request, k kind) {
 	case h.places <- struct{}{}:
 		defer func() { <-h.places }()
 	default:
-		w.Header().Set("Retry-After", "1")
-		refuse(w, &failure{status: http.StatusTooManyRequests, Kind: "rate_limit_error", Code: "rate_limit_exceeded",
-			Message: "too many requests are being answered; try again"})
+		refuse(w, busy("too many requests are being answered; try again"))
 		return
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.o.Body))
@@ -172,21 +219,31 @@ func (h *Handler) complete(w http.ResponseWriter, r *http.Request, k kind) {
 		refuse(w, f)
 		return
 	}
-	a := &reply{h: h, w: w, kind: k, usage: ask.usage, id: newID(k), created: h.o.Now().Unix()}
+	a := &reply{h: h, w: w, kind: k, ask: ask, id: newID(k), created: h.o.Now().Unix()}
+	if err := a.prepare(); err != nil {
+		if f := h.failed(r.Context(), err); f != nil {
+			refuse(w, f)
+		}
+		return
+	}
 	if ask.stream {
-		a.events(r.Context(), ask.request)
+		a.events(r.Context())
 	} else {
-		a.whole(r.Context(), ask.request)
+		a.whole(r.Context())
 	}
 }
 
 func newID(k kind) string {
+	if k == chatText {
+		return randomID("chatcmpl-")
+	}
+	return randomID("cmpl-")
+}
+
+func randomID(prefix string) string {
 	var b [12]byte
 	_, _ = rand.Read(b[:]) // never returns an error
-	if k == chat {
-		return "chatcmpl-" + hex.EncodeToString(b[:])
-	}
-	return "cmpl-" + hex.EncodeToString(b[:])
+	return prefix + hex.EncodeToString(b[:])
 }
 
 // answer writes v as JSON. Whoever asked may have gone.

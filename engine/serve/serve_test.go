@@ -11,16 +11,31 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
+
+	"kvasir/engine/chat"
 )
 
-// fake says back what it was asked, a word a piece.
+// fake says back what it was asked, a word a piece, in each choice.
 type fake struct {
-	hold chan struct{} // if set, Generate waits for it, or for the end of its context
+	say  string        // what it says in the place of that
+	hold chan struct{} // if set, Generate waits for it, or for the end of its context, after the first choice
 	gone chan struct{} // if set, closed when a context has ended
 	err  error         // after the first piece
+	got  chan Request  // if set, gets every request
 }
 
-func (f *fake) Generate(ctx context.Context, r Request, emit func(string) error) (Result, error) {
+func (f *fake) Reply(r Request) (chat.ReplyOptions, error) {
+	if r.Messages[0].Content == "refused" {
+		return chat.ReplyOptions{}, fmt.Errorf("%w: %w", ErrRequest, &ParamError{"messages", errors.New("not like this")})
+	}
+	return chat.ReplyOptions{Tools: r.Template.Tools}, nil
+}
+
+func (f *fake) Generate(ctx context.Context, r Request, emit func(Piece) error) (Result, error) {
+	if f.got != nil {
+		f.got <- r
+	}
 	if r.Prompt == "bad" {
 		return Result{}, fmt.Errorf("%w: the prompt is bad", ErrRequest)
 	}
@@ -28,26 +43,42 @@ func (f *fake) Generate(ctx context.Context, r Request, emit func(string) error)
 	for _, m := range r.Messages {
 		text += m.Role + ":" + m.Content + " "
 	}
-	res := Result{Prompt: 7}
-	for _, word := range strings.SplitAfter(strings.TrimSpace(text), " ") {
-		if r.Tokens > 0 && res.Tokens == r.Tokens {
-			res.Length = true
-			return res, nil
-		}
-		if err := emit(word); err != nil {
-			return res, err
-		}
-		res.Tokens++
-		if f.err != nil {
-			return res, f.err
-		}
+	if f.say != "" {
+		text = f.say
 	}
-	if f.hold != nil {
-		select {
-		case <-f.hold:
-		case <-ctx.Done():
-			close(f.gone)
-			return res, ctx.Err()
+	res := Result{Prompt: 7}
+	for i := range r.Choices {
+		out := Outcome{}
+		for _, word := range strings.SplitAfter(strings.TrimSpace(text), " ") {
+			if out.Length = r.Tokens > 0 && out.Tokens == r.Tokens; out.Length {
+				break
+			}
+			p := Piece{Choice: i, Text: word}
+			if r.Sampling.Logprobs {
+				p.Token = &Logprob{Text: []byte(word), Logprob: -0.5}
+				for range r.Sampling.Top {
+					p.Token.Top = append(p.Token.Top, Logprob{Text: []byte("ü")[:1], Logprob: -1})
+				}
+			}
+			if err := emit(p); err != nil {
+				return res, err
+			}
+			out.Tokens++
+			if f.err != nil {
+				return res, f.err
+			}
+		}
+		if f.hold != nil {
+			select {
+			case <-f.hold:
+			case <-ctx.Done():
+				close(f.gone)
+				return res, ctx.Err()
+			}
+		}
+		res.Choices = append(res.Choices, out)
+		if err := emit(Piece{Choice: i, End: &out}); err != nil {
+			return res, err
 		}
 	}
 	return res, nil
@@ -86,6 +117,14 @@ func TestAnswersAreOpenAIObjects(t *testing.T) {
 				`"usage":{"prompt_tokens":7,"completion_tokens":2,"total_tokens":9}`}},
 		{"prompt in a list", "/v1/completions", `{"prompt":["one"],"n":1,"top_p":1.0,"stop":[],"seed":5,"temperature":null}`,
 			[]string{`"text":"one"`, `"finish_reason":"stop"`}},
+		{"two prompts, two choices", "/v1/completions", `{"prompt":["one","two"],"n":2,"echo":true}`,
+			[]string{`"index":0,"text":"oneone"`, `"index":1,"text":"oneone"`, `"index":2,"text":"twotwo"`, `"index":3,"text":"twotwo"`,
+				`"prompt_tokens":14,"completion_tokens":4,`}},
+		{"unknown parameters", "/v1/completions", `{"prompt":"one","temprature":0,"service_tier":"flex","messages":5}`, []string{`"text":"one"`}},
+		{"log probabilities", "/v1/completions", `{"prompt":"über alles","logprobs":1}`,
+			[]string{`"logprobs":{"tokens":["über ","alles"],"token_logprobs":[-0.5,-0.5],"top_logprobs":[{"\ufffd":-1},{"\ufffd":-1}],"text_offset":[0,5]}`}},
+		{"log probabilities of a chat", "/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"logprobs":true,"top_logprobs":1}`,
+			[]string{`"content":[{"token":"user:x","logprob":-0.5,"bytes":[117,115,101,114,58,120],"top_logprobs":[{"token":"\ufffd","logprob":-1,"bytes":[195]}]}]`}},
 		{"empty text", "/v1/completions", `{"prompt":""}`, []string{`"text":""`}},
 		{"chat", "/v1/chat/completions", `{"messages":[{"role":"developer","content":"be"},{"role":"user","content":[{"type":"text","text":"hi"}]}]}`,
 			[]string{`"object":"chat.completion"`, `"message":{"role":"assistant","content":"system:be user:hi"}`}},
@@ -142,33 +181,48 @@ func TestWhatCannotBeDoneIsRefusedByName(t *testing.T) {
 		status           int
 		param, text      string
 	}{
-		{"temperature", "completions", p(`"temperature":0.7`), 400, "temperature", "greedy"},
-		{"temperature of OpenAI's default", "completions", p(`"temperature":1`), 400, "temperature", "greedy"},
-		{"top_p", "chat/completions", m(`"top_p":0.9`), 400, "top_p", "greedy"},
-		{"two choices", "completions", p(`"n":2`), 400, "n", "one choice"},
-		{"stop sequences", "completions", p(`"stop":["\n"]`), 400, "stop", "stop sequences"},
-		{"penalty", "completions", p(`"presence_penalty":0.5`), 400, "presence_penalty", "penalties"},
-		{"bias", "completions", p(`"logit_bias":{"5":1}`), 400, "logit_bias", "biases"},
-		{"log probabilities", "completions", p(`"logprobs":3`), 400, "logprobs", "log prob"},
-		{"tools", "chat/completions", m(`"tools":[{"type":"function"}]`), 400, "tools", "tools"},
-		{"objects", "chat/completions", m(`"response_format":{"type":"json_object"}`), 400, "response_format", "text"},
-		{"two prompts", "completions", `{"prompt":["a","b"]}`, 400, "prompt", "one prompt"},
+		{"temperature", "completions", p(`"temperature":2.5`), 400, "temperature", "from 0 to 2"},
+		{"temperature in words", "completions", p(`"temperature":"hot"`), 400, "temperature", "a number"},
+		{"top_p", "chat/completions", m(`"top_p":-0.1`), 400, "top_p", "from 0 to 1"},
+		{"no choices", "completions", p(`"n":0`), 400, "n", "from 1 to 128"},
+		{"too many texts", "completions", `{"prompt":["a","b"],"n":100}`, 400, "n", "128 in all"},
+		{"empty stop", "completions", p(`"stop":[""]`), 400, "stop", "stop"},
+		{"stop in numbers", "completions", p(`"stop":5`), 400, "stop", "text"},
+		{"penalty", "completions", p(`"presence_penalty":3`), 400, "presence_penalty", "from -2 to 2"},
+		{"huge number", "completions", p(`"frequency_penalty":1e999`), 400, "frequency_penalty", "a number"},
+		{"bias", "completions", p(`"logit_bias":{"x":1}`), 400, "logit_bias", "no token"},
+		{"bias in words", "completions", p(`"logit_bias":{"5":"x"}`), 400, "logit_bias", "numbers"},
+		{"log probabilities", "completions", p(`"logprobs":21`), 400, "logprobs", "from 0 to 20"},
+		{"top without log probabilities", "chat/completions", m(`"top_logprobs":3`), 400, "top_logprobs", "needs logprobs"},
+		{"echo with log probabilities", "completions", p(`"logprobs":0,"echo":true`), 400, "echo", "prompt"},
+		{"seed", "completions", p(`"seed":1.5`), 400, "seed", "whole number"},
+		{"best of", "completions", p(`"best_of":2`), 400, "best_of", "choices"},
+		{"tool without a name", "chat/completions", m(`"tools":[{"type":"function"}]`), 400, "tools", "name"},
+		{"tool of another type", "chat/completions", m(`"tools":[{"type":"web_search"}]`), 400, "tools", "web_search"},
+		{"forced call", "chat/completions", m(`"tool_choice":"required"`), 400, "tool_choice", "auto or none"},
+		{"certain call", "chat/completions", m(`"tool_choice":{"type":"function"}`), 400, "tool_choice", "certain function"},
+		{"format", "chat/completions", m(`"response_format":{"type":"yaml"}`), 400, "response_format", "json_schema"},
+		{"schema without one", "chat/completions", m(`"response_format":{"type":"json_schema"}`), 400, "response_format", "no schema"},
+		{"sound", "chat/completions", m(`"modalities":["text","audio"]`), 400, "modalities", "writes text"},
+		{"no prompts", "completions", `{"prompt":[]}`, 400, "prompt", "1 to 128"},
 		{"prompt of tokens", "completions", `{"prompt":[1,2]}`, 400, "prompt", "want text"},
-		{"unknown parameter", "completions", p(`"temprature":0`), 400, "temprature", "unrecognized"},
-		{"parameter of the other", "completions", p(`"messages":[]`), 400, "messages", "unrecognized"},
 		{"no prompt", "completions", `{}`, 400, "prompt", "missing"},
 		{"null prompt", "completions", `{"prompt":null}`, 400, "prompt", "missing"},
 		{"no messages", "chat/completions", `{}`, 400, "messages", "missing"},
 		{"empty messages", "chat/completions", `{"messages":[]}`, 400, "messages", "one message"},
-		{"unknown role", "chat/completions", `{"messages":[{"role":"tool","content":"x"}]}`, 400, "messages", "role"},
+		{"unknown role", "chat/completions", `{"messages":[{"role":"function","content":"x"}]}`, 400, "messages", "role"},
+		{"tool without a call", "chat/completions", `{"messages":[{"role":"tool","content":"x"}]}`, 400, "messages", "tool_call_id"},
+		{"call of a user", "chat/completions", `{"messages":[{"role":"user","content":"x","tool_calls":[{"id":"a"}]}]}`, 400, "messages", "assistant"},
+		{"call of nothing", "chat/completions", `{"messages":[{"role":"assistant","tool_calls":[{"id":"a"}]}]}`, 400, "messages", "name"},
+		{"refused by the template", "chat/completions", `{"messages":[{"role":"user","content":"refused"}]}`, 400, "messages", "not like this"},
 		{"message without content", "chat/completions", `{"messages":[{"role":"user"}]}`, 400, "messages", "content"},
 		{"picture", "chat/completions", `{"messages":[{"role":"user","content":[{"type":"image_url"}]}]}`, 400, "messages", "reads text"},
-		{"no tokens", "completions", p(`"max_tokens":0`), 400, "max_tokens", "1 or more"},
-		{"half a token", "completions", p(`"max_tokens":1.5`), 400, "max_tokens", "1 or more"},
+		{"no tokens", "completions", p(`"max_tokens":0`), 400, "max_tokens", "whole number from 1"},
+		{"half a token", "completions", p(`"max_tokens":1.5`), 400, "max_tokens", "whole number from 1"},
 		{"stream in words", "completions", p(`"stream":"yes"`), 400, "stream", "true or false"},
 		{"options without a stream", "completions", p(`"stream_options":{"include_usage":true}`), 400, "stream_options", "streams"},
 		{"another model", "completions", p(`"model":"gpt-4"`), 404, "model", "gpt-4"},
-		{"not JSON", "completions", `{"prompt":`, 400, "", "JSON"},
+		{"not JSON", "completions", `{"prompt":x}`, 400, "", "at byte 11"},
 		{"not an object", "completions", `[]`, 400, "", "JSON"},
 		{"null", "completions", `null`, 400, "", "JSON"},
 		{"not UTF-8", "completions", "{\"prompt\":\"\xff\"}", 400, "", "UTF-8"},
@@ -190,6 +244,161 @@ func TestWhatCannotBeDoneIsRefusedByName(t *testing.T) {
 				t.Errorf("param of %s, want %q", text, c.param)
 			}
 		})
+	}
+}
+
+// said is what a stream's events added up to, by choice.
+type said struct {
+	text, reasoning, finish string
+	calls                   []wireCall
+	tokens                  int // with log probabilities
+}
+
+// hear reads a stream.
+func hear(t *testing.T, text string) (list map[int]*said, last string) {
+	t.Helper()
+	list = map[int]*said{}
+	for event := range strings.SplitSeq(strings.TrimSuffix(text, "\n\n"), "\n\n") {
+		if strings.HasPrefix(event, ": ") {
+			continue
+		}
+		data, ok := strings.CutPrefix(event, "data: ")
+		if last = data; !ok || data == "[DONE]" {
+			continue
+		}
+		var o struct {
+			Choices []struct {
+				Index    int
+				Text     string
+				Delta    turn
+				Finish   *string `json:"finish_reason"`
+				Logprobs *chatLogs
+			}
+		}
+		if err := json.Unmarshal([]byte(data), &o); err != nil {
+			t.Fatalf("event %q: %v", data, err)
+		}
+		for _, c := range o.Choices {
+			if list[c.Index] == nil {
+				list[c.Index] = &said{}
+			}
+			x := list[c.Index]
+			if x.finish != "" {
+				t.Errorf("choice %d goes on after its end: %s", c.Index, data)
+			}
+			if x.text += c.Text; c.Delta.Content != nil {
+				x.text += *c.Delta.Content
+			}
+			x.reasoning += c.Delta.Reasoning
+			x.calls = append(x.calls, c.Delta.Calls...)
+			if c.Logprobs != nil {
+				x.tokens += len(c.Logprobs.Content)
+			}
+			if c.Finish != nil {
+				x.finish = *c.Finish
+			}
+		}
+	}
+	return list, last
+}
+
+const calling = `<think>what now</think>I look. <tool_call>
+{"name": "weather", "arguments": {"city": "Ulm"}}
+</tool_call> <tool_call>{"name": "time", "arguments": {}}</tool_call>`
+
+const withTools = `{"messages":[{"role":"user","content":"x"}],"logprobs":true,"n":2,
+	"tools":[{"type":"function","function":{"name":"weather","parameters":{"type":"object"}}},{"type":"function","function":{"name":"time"}}]`
+
+func TestAnswersHaveReasoningAndCallsApart(t *testing.T) {
+	url := start(t, &fake{say: calling}, Options{}) + "/v1/chat/completions"
+	status, text := post(t, url, withTools+`}`)
+	var o struct {
+		Choices []struct {
+			Message turn
+			Finish  string `json:"finish_reason"`
+		}
+	}
+	if err := json.Unmarshal([]byte(text), &o); err != nil || status != http.StatusOK || len(o.Choices) != 2 {
+		t.Fatalf("status %d, %v: %s", status, err, text)
+	}
+	status, text = post(t, url, withTools+`,"stream":true}`)
+	list, last := hear(t, text)
+	if status != http.StatusOK || last != "[DONE]" || len(list) != 2 {
+		t.Fatalf("status %d, %d choices, last %s", status, len(list), last)
+	}
+	for i, c := range o.Choices {
+		x := list[i]
+		if c.Finish != "tool_calls" || c.Message.Reasoning != "what now" || c.Message.Content == nil || strings.TrimSpace(*c.Message.Content) != "I look." {
+			t.Errorf("choice %d: %+v", i, c)
+		}
+		if x.finish != c.Finish || x.reasoning != c.Message.Reasoning || x.text != *c.Message.Content {
+			t.Errorf("choice %d as a stream: %+v", i, x)
+		}
+		if want := strings.Count(calling, " ") + 1; x.tokens != want {
+			t.Errorf("choice %d: %d tokens have log probabilities, want %d", i, x.tokens, want)
+		}
+		for k, calls := range [][]wireCall{c.Message.Calls, x.calls} {
+			if len(calls) != 2 || calls[0].Function.Name != "weather" || calls[1].Function.Name != "time" ||
+				calls[0].Function.Arguments != `{"city": "Ulm"}` || calls[0].ID == calls[1].ID || calls[0].Type != "function" ||
+				k == 1 && *calls[1].Index != 1 {
+				t.Errorf("choice %d: calls %+v", i, calls)
+			}
+		}
+	}
+	_, text = post(t, url, withTools+`,"tool_choice":"none"}`)
+	if strings.Contains(text, `"tool_calls"`) || !strings.Contains(text, `"finish_reason":"stop"`) {
+		t.Errorf("without tools: %s", text)
+	}
+}
+
+func TestParametersReachTheGenerator(t *testing.T) {
+	f := &fake{got: make(chan Request, 2)}
+	url := start(t, f, Options{})
+	_, text := post(t, url+"/v1/chat/completions", `{"messages":[{"role":"system","content":"s"},{"role":"assistant","content":null,
+		"reasoning_content":"hm","tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{}"}}]},
+		{"role":"tool","tool_call_id":"c1","content":"r"}],"temperature":0.5,"top_p":0.25,"top_k":-1,"min_p":0.125,"presence_penalty":1,
+		"frequency_penalty":-1,"repetition_penalty":1.5,"seed":-1,"n":2,"stop":"\n","stop_token_ids":[3],"logit_bias":{"7":-100},
+		"logprobs":true,"top_logprobs":2,"max_completion_tokens":9e1,"response_format":{"type":"json_schema","json_schema":{"name":"x","schema":{"type":"object"}}},
+		"chat_template_kwargs":{"enable_thinking":false,"x":1}}`)
+	r := <-f.got
+	s := r.Sampling
+	if s.Temperature != 0.5 || s.TopP != 0.25 || s.TopK != 0 || s.MinP != 0.125 || s.Presence != 1 || s.Frequency != -1 ||
+		s.Repetition != 1.5 || s.Seed != 1<<64-1 || s.Bias[7] != -100 || !s.Logprobs || s.Top != 2 || s.Stop[0] != 3 {
+		t.Errorf("sampling %+v; %s", s, text)
+	}
+	if r.Choices != 2 || r.Tokens != 90 || r.Stop[0] != "\n" || string(r.Schema) != `{"type":"object"}` || r.JSON ||
+		r.Template.Thinking == nil || *r.Template.Thinking || string(r.Template.Extra["x"]) != "1" {
+		t.Errorf("request %+v", r)
+	}
+	if m := r.Messages; len(m) != 3 || m[1].Reasoning != "hm" || m[1].ToolCalls[0].Name != "f" || m[2].ToolCallID != "c1" {
+		t.Errorf("messages %+v", r.Messages)
+	}
+	body := `{"prompt":"x","temperature":1}`
+	post(t, url+"/v1/completions", body)
+	post(t, url+"/v1/completions", body)
+	if a, b := <-f.got, <-f.got; a.Sampling.Seed == b.Sampling.Seed {
+		t.Errorf("two requests without a seed both have %d", a.Sampling.Seed)
+	}
+}
+
+func TestStreamsShowThatTheyLive(t *testing.T) {
+	f := &fake{say: "x", hold: make(chan struct{}), gone: make(chan struct{})}
+	url := start(t, f, Options{Alive: time.Millisecond})
+	res, err := http.Post(url+"/v1/completions", "application/json", strings.NewReader(`{"prompt":"a","stream":true}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close() //nolint:errcheck // it was only read
+	lines := bufio.NewScanner(res.Body)
+	for lines.Scan() && lines.Text() != ": waiting" {
+	}
+	close(f.hold)
+	rest := ""
+	for lines.Scan() {
+		rest = lines.Text() + rest
+	}
+	if err := lines.Err(); err != nil || !strings.HasPrefix(rest, "data: [DONE]") {
+		t.Errorf("%v: %s", err, rest)
 	}
 }
 
@@ -254,12 +463,13 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"temperature":[],"prompt":{}}`), false)
 	h := New(&fake{}, Options{Model: "tiny"})
 	f.Fuzz(func(t *testing.T, body []byte, isChat bool) {
-		k := plain
+		k := plainText
 		if isChat {
-			k = chat
+			k = chatText
 		}
 		a, failed := h.parse(body, k)
-		if failed == nil && (a.request.Tokens < 0 || isChat && len(a.request.Messages) == 0) {
+		if failed == nil && (a.request.Tokens < 0 || len(a.requests) == 0 || len(a.requests)*a.request.Choices > maxPrompts ||
+			isChat && len(a.requests[0].Messages) == 0) {
 			t.Errorf("%q: %+v", body, a)
 		}
 	})

@@ -69,6 +69,8 @@ var Kvasir = Plan{
 		"engine/slices -> engine/experts",
 		"internal/moe -> internal/slab",
 		"batcher -> batcher/place",
+		"engine/serve -> engine/chat",
+		"engine/serve -> engine/sample",
 		"bench -> bench/wan", // a scenario puts its workers far away
 	},
 	Helpers: []string{"kernels/kerneltest", "bench/wan"},
