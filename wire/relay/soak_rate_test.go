@@ -1,0 +1,194 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"kvasir/bench/wan"
+	"kvasir/internal/moe"
+	"kvasir/wire"
+	"kvasir/wire/link"
+)
+
+// wide is an executor whose answers are as long as they can be: 52 bits a value.
+type wide struct{}
+
+func (wide) Forward(_ context.Context, b *moe.Batch, out *moe.Partials) error {
+	out.Reset(b.Rows, b.Hidden)
+	for i := range out.Sum {
+		out.Sum[i] = (1<<51 - 1 - int64(i)) * (1 - 2*int64(i%2))
+	}
+	return nil
+}
+
+// TestControlOvertakesSevenMiBOnASlowUplink keeps 7 MiB of answers under way on an uplink of 20 Mbit/s,
+// and measures the round trip of a control message from the backbone to the worker and back meanwhile:
+// p99 at most 150 ms. It is exact in the bubble; the long form does it with sockets, for a minute.
+func TestControlOvertakesSevenMiBOnASlowUplink(t *testing.T) {
+	if soaking() {
+		controlBesideBulk(t, false, 60*time.Second)
+		return
+	}
+	synctest.Test(t, func(t *testing.T) { controlBesideBulk(t, true, 20*time.Second) })
+}
+
+func controlBesideBulk(t *testing.T, inMemory bool, length time.Duration) {
+	const hidden, rows = 3072, 180
+	answer := wire.PartialsBound(rows, hidden) // 3.4 MiB
+	trip := make(chan time.Duration, 10_000)
+	sent := make(chan time.Time, 1)
+	s := newSwarm(t, swarmConfig{memory: inMemory, hidden: hidden, link: link.Options{
+		Receipt: func(wire.Receipt) { trip <- time.Since(<-sent) }}})
+	path := newPath(t, wan.Profile{RTT: 30 * time.Millisecond, Up: 20_000_000, Down: 100_000_000})
+	defer path.Close() //nolint:errcheck // always nil
+	h := s.newHand(path)
+	h.x = wide{}
+	h.o.Parallel = 4
+	var peer atomic.Pointer[link.Peer]
+	h.met = func(p *link.Peer) { peer.Store(p) }
+	h.o.Receipt = func(r wire.Receipt) { _ = peer.Load().SendReceipt(wire.Receipt{Sequence: r.Sequence}) }
+	ended := make(chan error, 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() { ended <- h.work(ctx) }()
+	x := s.of(h.key.Public())
+
+	var wg sync.WaitGroup
+	calls, stop := context.WithCancel(ctx)
+	for i := range 3 { // two at least are always under way, while the third asks anew
+		b := soakBatch(t, hidden, rows, i)
+		wg.Go(func() {
+			for out := new(moe.Partials); calls.Err() == nil; {
+				if err := x.Forward(calls, b, out); err != nil && calls.Err() == nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	time.Sleep(5 * time.Second)
+	begun, before := time.Now(), x.Stats()
+	var trips []time.Duration
+	for time.Since(begun) < length {
+		sent <- time.Now()
+		if err := x.SendReceipt(wire.Receipt{Sequence: uint64(len(trips))}); err != nil {
+			t.Fatal(err)
+		}
+		trips = append(trips, <-trip)
+		time.Sleep(23 * time.Millisecond) // out of step with chunks
+	}
+	rate := float64(x.Stats().BytesIn-before.BytesIn) * 8 / time.Since(begun).Seconds() / 1e6
+	stop()
+	wg.Wait()
+	p50, p99 := percentile(trips, 50), percentile(trips, 99)
+	t.Logf("%d control round trips beside 2 to 3 answers of %d bytes at %.1f Mbit/s: p50 %v, p99 %v, longest %v",
+		len(trips), answer, rate, p50, p99, trips[len(trips)-1])
+	if p99 > 150*time.Millisecond {
+		t.Errorf("p99 %v, want at most 150ms", p99)
+	}
+	if rate < 17 {
+		t.Errorf("bulk made %.1f of 20 Mbit/s: the line was not full", rate)
+	}
+	_ = x.Close()
+	<-ended
+}
+
+// TestAStuckWorkerHoldsUpNobody has 64 workers answer, of which one takes nothing from some moment on.
+// It is cut within 15 s, and the p99 of the others moves less than 10 %, before and while it is stuck.
+func TestAStuckWorkerHoldsUpNobody(t *testing.T) {
+	if soaking() {
+		stuckWorker(t, false)
+		return
+	}
+	synctest.Test(t, func(t *testing.T) { stuckWorker(t, true) })
+}
+
+func stuckWorker(t *testing.T, inMemory bool) {
+	const workers = 64
+	s := newSwarm(t, swarmConfig{memory: inMemory})
+	ctx, cancel := context.WithCancel(context.Background())
+	var ends sync.WaitGroup
+	paths := make([]*wan.Link, workers)
+	sessions := make([]*link.Session, workers)
+	for i := range workers {
+		paths[i] = newPath(t, wan.Profile{RTT: 40 * time.Millisecond, Seed: uint64(i)})
+		h := s.newHand(paths[i])
+		h.x = slower{20 * time.Millisecond, sums{}}
+		ends.Go(func() { _ = h.work(ctx) })
+		sessions[i] = s.of(h.key.Public())
+	}
+	defer func() {
+		cancel()
+		s.close()
+		ends.Wait()
+		for _, p := range paths {
+			_ = p.Close()
+		}
+	}()
+	// A round asks every worker but the first for so long, at 5 dispatches a second each.
+	round := func(length time.Duration) []time.Duration {
+		var mu sync.Mutex
+		var all []time.Duration
+		var wg sync.WaitGroup
+		end := time.Now().Add(length)
+		for i := 1; i < workers; i++ {
+			b := soakBatch(t, 64, 16, i)
+			wg.Go(func() {
+				time.Sleep(time.Duration(i) * 3 * time.Millisecond)
+				for time.Now().Before(end) {
+					began := time.Now()
+					if err := ask(sessions[i], b); err != nil {
+						t.Errorf("worker %d: %v", i, err)
+						return
+					}
+					took := time.Since(began)
+					mu.Lock()
+					all = append(all, took)
+					mu.Unlock()
+					time.Sleep(max(0, 200*time.Millisecond-took))
+				}
+			})
+		}
+		wg.Wait()
+		return all
+	}
+	length := 9 * time.Second
+	round(length / 3)
+	quiet := round(length)
+
+	paths[0].Stall(wan.Down, time.Hour) // its socket takes nothing any more
+	stuck := time.Now()
+	var cut time.Duration
+	var flood sync.WaitGroup
+	for i := range 8 { // more than all buffers on the way hold
+		b := soakBatch(t, 64, 2048/8, i)
+		flood.Go(func() {
+			for ask(sessions[0], b) == nil {
+			}
+		})
+	}
+	flood.Go(func() {
+		<-sessions[0].Done()
+		cut = time.Since(stuck)
+	})
+	loaded := round(length)
+	flood.Wait()
+	before, beside := percentile(quiet, 99), percentile(loaded, 99)
+	shift := float64(beside)/float64(before) - 1
+	t.Logf("p99 of %d others: %v before, %v beside a stuck one (%+.1f %%), of %d and %d; cut after %v: %v", workers-1,
+		before, beside, 100*shift, len(quiet), len(loaded), cut, sessions[0].Err())
+	if shift >= 0.10 {
+		t.Errorf("p99 moved by %.1f %%, want below 10 %%", 100*shift)
+	}
+	if cut > 15*time.Second {
+		t.Errorf("cut after %v, want at most 15s", cut)
+	}
+	if s.hub.Counts()["paired"] != workers {
+		t.Error(fmt.Sprint(s.hub.Counts()))
+	}
+}
