@@ -54,14 +54,15 @@ func ParsePartials(out *moe.Partials, p []byte, rows, hidden int) error {
 		return payload(t, "%d bytes for the statuses of %d rows", len(p)-partialsLen, rows)
 	}
 	status, sums := p[partialsLen:partialsLen+rows], p[partialsLen+rows:]
-	out.Reset(rows, hidden)
+	out.Size(rows, hidden)
 	for r, b := range status {
 		s := moe.Status(b)
 		if !s.Valid() {
 			return payload(t, "row %d has status %d, want 0 to %d", r, b, moe.NonFinite)
 		}
+		out.Status[r] = s
 		if s != moe.OK {
-			out.Status[r] = s
+			clear(out.Row(r))
 			continue
 		}
 		n, err := vector.Active().ParsePartial(out.Row(r), sums)

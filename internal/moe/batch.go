@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"unsafe"
+
+	"kvasir/internal/slab"
 )
 
 // Shape is what all rows of a batch have in common.
@@ -50,10 +52,25 @@ type Batch struct {
 	Weight []float32 // gate weight of each pick
 
 	maxRows, maxPicks int // room in the slab
+	slab              *slab.Slab
 }
 
-// NewBatch returns an empty batch with room for rows rows and picks picks of shape s.
-func NewBatch(s Shape, rows, picks int) (*Batch, error) {
+// NewBatch returns an empty batch with room for rows rows and picks picks of shape s, in memory of the
+// Go heap.
+func NewBatch(s Shape, rows, picks int) (*Batch, error) { return newBatch(s, rows, picks, false) }
+
+// NewPinnedBatch is NewBatch in page-locked memory, which a device can read, as far as there is some left.
+// Its owner calls Release when nothing uses the batch, or a view of it, any more.
+func NewPinnedBatch(s Shape, rows, picks int) (*Batch, error) { return newBatch(s, rows, picks, true) }
+
+// Release gives the memory of a pinned batch back. The batch is of no use then.
+func (b *Batch) Release() {
+	s := b.slab
+	*b = Batch{}
+	s.Release()
+}
+
+func newBatch(s Shape, rows, picks int, pinned bool) (*Batch, error) {
 	if err := s.Check(); err != nil {
 		return nil, err
 	}
@@ -64,7 +81,7 @@ func NewBatch(s Shape, rows, picks int) (*Batch, error) {
 		return nil, fmt.Errorf("%w: room for %d picks of %d rows, want 1 to %d a row", ErrInvalid, picks, rows, MaxTopK)
 	}
 	b := &Batch{Shape: s, maxRows: rows, maxPicks: picks}
-	var c carver
+	c := carver{pinned: pinned}
 	for range 2 { // the first pass measures, the second cuts
 		if s.Format == RowF32 {
 			b.F = carve[float32](&c, rows*s.Hidden)
@@ -77,6 +94,7 @@ func NewBatch(s Shape, rows, picks int) (*Batch, error) {
 		b.Weight = carve[float32](&c, picks)
 		c.allocate()
 	}
+	b.slab = c.slab
 	b.Reset(s.Layer)
 	return b, nil
 }

@@ -6,7 +6,7 @@
 // for one executor; a partial is the answer to one row, the gated sum over the experts that this
 // executor holds, as fixed-point integers.
 //
-// The package holds no arithmetic and imports nothing of Kvasir. What the numbers mean is defined in
+// The package holds no arithmetic. What the numbers mean is defined in
 // kernels/ref.
 package moe
 

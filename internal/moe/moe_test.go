@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"unsafe"
+
+	"kvasir/internal/slab"
 )
 
 // threeRows returns a valid batch of three Q8K rows with 1, 3 and 2 picks.
@@ -217,4 +219,48 @@ func TestNamesOfStatusesAndFormats(t *testing.T) {
 			t.Errorf("%v.Scales(%d) = %d, want %d", RowFormat(tt.f), tt.n, got, tt.want)
 		}
 	}
+}
+
+func TestPinnedMemoryIsAlignedAndGivenBack(t *testing.T) {
+	before := slab.Shared.Stats().InUse
+	b, err := NewPinnedBatch(Shape{Layer: 1, Hidden: 300, Format: RowQ8K}, 4, 8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var p Partials
+	p.Pin()
+	p.Reset(3, 300)
+	p.Sum[7], p.Status[2] = 1, Range
+	if zero := p.Size(2, 400); zero || p.Sum[7] != 1 {
+		t.Error("Size within the room touches the values")
+	}
+	held := slab.Shared.Stats().InUse
+	p.Reset(30, 400) // more room: the former slab goes back
+	for i, v := range p.Sum {
+		if v != 0 {
+			t.Fatalf("value %d of new partials is %d", i, v)
+		}
+	}
+	for name, at := range map[string]uintptr{
+		"Q": address(b.Q), "Scales": address(b.Scales), "First": address(b.First),
+		"Expert": address(b.Expert), "Weight": address(b.Weight),
+		"Sum": address(p.Sum), "Status": address(p.Status),
+	} {
+		if at%SlabAlign != 0 {
+			t.Errorf("%s starts %d bytes past a multiple of %d", name, at%SlabAlign, SlabAlign)
+		}
+	}
+	if held <= before {
+		t.Errorf("%d bytes of slabs are in use, %d were before", held, before)
+	}
+	b.Release()
+	p.Release()
+	if now := slab.Shared.Stats().InUse; now != before || b.Q != nil || p.Sum != nil {
+		t.Errorf("after Release %d bytes of slabs are in use, %d were before", now, before)
+	}
+	p.Reset(1, 64) // still pinned, and of use
+	p.Release()
+
+	plain := threeRows(t)
+	plain.Release() // memory of the heap: nothing to give back
 }

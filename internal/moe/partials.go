@@ -1,6 +1,10 @@
 package moe
 
-import "fmt"
+import (
+	"fmt"
+
+	"kvasir/internal/slab"
+)
 
 // Partials is the answer to a batch: for each row a status and the gated sum over the picks that the
 // executor holds, as integers in units of 2^-E, where E is the exponent of the layer in the model's
@@ -14,6 +18,9 @@ type Partials struct {
 	Rows, Hidden int
 	Sum          []int64  // Rows x Hidden
 	Status       []Status // one a row
+
+	pinned bool // memory is to be page-locked
+	slab   *slab.Slab
 }
 
 // NewPartials returns partials with room for rows rows of hidden values.
@@ -22,32 +29,54 @@ func NewPartials(rows, hidden int) (*Partials, error) {
 		return nil, fmt.Errorf("%w: partials of %d rows of %d, want up to %d of %d", ErrInvalid, rows, hidden, MaxRows, MaxHidden)
 	}
 	p := &Partials{}
-	var c carver
+	p.room(rows, hidden)
+	p.Reset(0, hidden)
+	return p, nil
+}
+
+// Pin makes p, which is empty, take its memory from the page-locked slabs, as far as there are some left.
+// Its owner calls Release when nothing uses p, or a view of it, any more.
+func (p *Partials) Pin() { p.pinned = true }
+
+// Release gives the memory of pinned partials back, and empties them.
+func (p *Partials) Release() {
+	s := p.slab
+	*p = Partials{pinned: p.pinned}
+	s.Release()
+}
+
+// room makes p's arrays new ones, of zeros.
+func (p *Partials) room(rows, hidden int) {
+	p.slab.Release()
+	c := carver{pinned: p.pinned}
 	for range 2 {
 		p.Sum = carve[int64](&c, rows*hidden)
 		p.Status = carve[Status](&c, rows)
 		c.allocate()
 	}
-	p.Reset(0, hidden)
-	return p, nil
+	p.slab = c.slab
 }
 
 // Reset makes p the sum of nothing: rows rows of zeros with status OK. It allocates only when p has
 // less room than asked for.
 func (p *Partials) Reset(rows, hidden int) {
+	if !p.Size(rows, hidden) {
+		clear(p.Sum)
+		clear(p.Status)
+	}
+}
+
+// Size is Reset for who writes every status, and every value of every row, himself: what they hold is left
+// as it is, for to clear them costs as much as to write them. It reports whether they are zero all the
+// same, because the memory is new.
+func (p *Partials) Size(rows, hidden int) (zero bool) {
 	p.Rows, p.Hidden = rows, hidden
 	if cap(p.Sum) < rows*hidden || cap(p.Status) < rows {
-		var c carver
-		for range 2 {
-			p.Sum = carve[int64](&c, rows*hidden)
-			p.Status = carve[Status](&c, rows)
-			c.allocate()
-		}
-		return // fresh memory is zero
+		p.room(rows, hidden)
+		return true
 	}
 	p.Sum, p.Status = p.Sum[:rows*hidden], p.Status[:rows]
-	clear(p.Sum)
-	clear(p.Status)
+	return false
 }
 
 // Row returns a view of the values of row r.

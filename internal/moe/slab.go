@@ -1,29 +1,37 @@
 package moe
 
-import "unsafe"
+import (
+	"unsafe"
+
+	"kvasir/internal/slab"
+)
 
 // SlabAlign is the alignment in bytes of every array in a slab: a cache line, and the widest vector.
-const SlabAlign = 64
+const SlabAlign = slab.Align
 
-// AlignedBytes returns n zero bytes whose address is a multiple of SlabAlign. The Go collector does not
-// move heap objects, so the address stays.
-func AlignedBytes(n int) []byte {
-	raw := make([]byte, n+SlabAlign-1)
-	off := int(-uintptr(unsafe.Pointer(unsafe.SliceData(raw))) & (SlabAlign - 1))
-	return raw[off : off+n : off+n]
-}
+// AlignedBytes returns n zero bytes of the Go heap whose address is a multiple of SlabAlign. The Go
+// collector does not move them, so the address stays.
+func AlignedBytes(n int) []byte { return slab.Aligned(n) }
 
 // A carver cuts the arrays of one struct out of one slab. Its user runs the same cuts twice: before
 // allocate they only add up, after it they are real.
 type carver struct {
-	slab []byte
-	used int
+	pinned bool // memory of slab.Shared is wanted
+	mem    []byte
+	slab   *slab.Slab // what mem is, where the arena had it
+	used   int
 }
 
 // allocate makes a slab of what has been asked for; the cuts then start again from its beginning.
 func (c *carver) allocate() {
-	if c.slab == nil {
-		c.slab = AlignedBytes(c.used)
+	if c.mem == nil && c.pinned {
+		if s, err := slab.Shared.Get(c.used); err == nil { // otherwise the heap will do
+			c.slab, c.mem = s, s.Bytes()
+			clear(c.mem)
+		}
+	}
+	if c.mem == nil {
+		c.mem = AlignedBytes(c.used)
 	}
 	c.used = 0
 }
@@ -35,8 +43,8 @@ func carve[T int8 | int32 | int64 | uint16 | float32 | Status](c *carver, n int)
 	at := c.used
 	size := n * int(unsafe.Sizeof(zero))
 	c.used += (size + SlabAlign - 1) &^ (SlabAlign - 1)
-	if c.slab == nil || n == 0 {
+	if c.mem == nil || n == 0 {
 		return nil
 	}
-	return unsafe.Slice((*T)(unsafe.Pointer(&c.slab[at : at+size][0])), n)
+	return unsafe.Slice((*T)(unsafe.Pointer(&c.mem[at : at+size][0])), n)
 }
