@@ -84,7 +84,10 @@ func Keep(ctx context.Context, b Backoff, try func(context.Context) error, say f
 			return err
 		}
 		lived := b.Now().Sub(began)
-		wait := max(b.next(lived), retryAfter(err))
+		wait := b.next(lived)
+		if d := retryAfter(err); d > 0 {
+			wait = d // a slot of its own: there, neither sooner nor later, is a place
+		}
 		if lived >= b.Grace {
 			said = ""
 		}

@@ -10,25 +10,36 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/netip"
+	"runtime/debug"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/panjf2000/ants/v2"
+	"golang.org/x/crypto/acme"
 
 	"kvasir/wire/ws"
 )
 
-// A front accepts connections for a Gateway or a Hub. Each has one goroutine, which ends by the deadline
-// of Limits.Greet unless the visitor is settled before, and by close at the latest.
+// A front accepts connections for a Gateway or a Hub. Until it is known who somebody is, one of Pending
+// goroutines of a pool is with him, which ends by the deadline of Limits.Greet; when all are taken, who
+// comes is turned away. What follows, a session, has a goroutine of its own, and ends by close at the
+// latest.
 type front struct {
 	o      Limits
 	tls    *tls.Config // nil: plain
 	log    *slog.Logger
 	tally  *tally
-	handle func(*visitor)
+	handle handler
 
-	ctx    context.Context // ends with close
-	cancel context.CancelFunc
-	wg     sync.WaitGroup // of accepting loops and visitors
-	places chan struct{}  // one a visitor who is not settled
+	ctx     context.Context // ends with close
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup // of accepting loops and visitors
+	pool    *ants.Pool     // of handshakes
+	addrs   *table[netip.Prefix]
+	waiting atomic.Int64 // visitors in the pool
 
 	mu     sync.Mutex
 	closed bool
@@ -36,20 +47,47 @@ type front struct {
 	conns  map[net.Conn]struct{}
 }
 
-func newFront(o Limits, config *tls.Config, log *slog.Logger, handle func(*visitor)) *front {
+// A handler serves a visitor until it is known who that is and what is to come. It returns what is left
+// to do, which may take for ever, or nil.
+type handler func(*visitor) (next func())
+
+// Importing ants starts the goroutines of a pool that nobody uses here.
+func init() { ants.Release() }
+
+func newFront(o Limits, config *tls.Config, log *slog.Logger, handle handler) (*front, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	if config != nil {
-		config = config.Clone()
-		config.NextProtos = []string{"http/1.1"} // HTTP/2 has no upgrade
-		config.SessionTicketsDisabled = true
-	}
-	f := &front{o: o, tls: config, log: log, handle: handle, places: make(chan struct{}, o.Pending),
+	f := &front{o: o, tls: outerRules(config), log: log, handle: handle, addrs: newTable[netip.Prefix](o.Address, o.Conns),
 		ls: map[net.Listener]struct{}{}, conns: map[net.Conn]struct{}{}}
 	f.tally = &tally{log: log, n: map[string]uint64{}, next: map[string]time.Time{}, held: map[string]int{}}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
-	return f
+	var err error
+	f.pool, err = ants.NewPool(o.Pending, ants.WithNonblocking(true), ants.WithExpiryDuration(10*time.Second),
+		ants.WithPanicHandler(f.bug))
+	return f, err
+}
+
+// outerRules returns what holds for the TLS of every listener, on top of config.
+func outerRules(config *tls.Config) *tls.Config {
+	if config == nil {
+		return nil
+	}
+	c := config.Clone()
+	protos := []string{"http/1.1"} // HTTP/2 has no upgrade
+	if slices.Contains(c.NextProtos, acme.ALPNProto) {
+		protos = append(protos, acme.ALPNProto)
+	}
+	c.NextProtos = protos
+	c.SessionTicketsDisabled = true
+	c.DynamicRecordSizingDisabled = true // what comes is in chunks as long as a record already
+	return c
+}
+
+// bug is told what a handshake's goroutine panicked with. The others go on; the visitor is gone by then.
+func (f *front) bug(what any) {
+	f.tally.add("bugs", 1)
+	f.log.Error("BUG: a handshake panicked", "panic", what, "stack", string(debug.Stack()))
 }
 
 // serve accepts from l until close, which makes it return nil, or until l fails.
@@ -85,26 +123,53 @@ func (f *front) serve(l net.Listener) error {
 }
 
 func (f *front) accept(nc net.Conn) {
-	f.mu.Lock()
-	full := f.closed || len(f.conns) >= f.o.Conns
-	if !full {
-		select {
-		case f.places <- struct{}{}:
-			f.conns[nc] = struct{}{}
-			f.wg.Add(1)
-		default:
-			full = true
-		}
-	}
-	f.mu.Unlock()
-	if full {
+	v := &visitor{front: f, nc: nc, raw: nc, limit: time.Now().Add(f.o.Greet), addr: addressOf(nc)}
+	if err := f.register(v); err != nil {
 		_ = nc.Close()
-		f.tally.refuse("full", host(nc), errors.New("too many connections"))
+		f.tally.refuse(reasonFull(err), host(nc), err)
 		return
 	}
 	f.tally.add("accepted", 1)
-	v := &visitor{front: f, nc: nc, raw: nc, limit: time.Now().Add(f.o.Greet)}
-	go v.serve()
+	f.waiting.Add(1)
+	if err := f.pool.Submit(v.greet); err != nil {
+		f.waiting.Add(-1)
+		v.forget()
+		_ = nc.Close()
+		f.tally.refuse("full", host(nc), errors.New("too many handshakes under way"))
+	}
+}
+
+// register enters a visitor where there is room. forget is to follow.
+func (f *front) register(v *visitor) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return ErrClosed
+	}
+	if len(f.conns) >= f.o.Conns {
+		return errors.New("too many connections in all")
+	}
+	if !f.o.trusts(v.addr) {
+		a, _, err := f.addrs.enter(v.addr, time.Now())
+		if err != nil {
+			return fmt.Errorf("%w from %s", err, v.addr)
+		}
+		v.account = a
+	}
+	f.conns[v.raw] = struct{}{}
+	f.wg.Add(1)
+	return nil
+}
+
+// reasonFull is what a connection is counted under that was turned away at once.
+func reasonFull(err error) string {
+	switch {
+	case errors.Is(err, errTooOften):
+		return "rate"
+	case errors.Is(err, errTooMany):
+		return "sessions"
+	}
+	return "full"
 }
 
 // close ends all. It returns when no goroutine is left.
@@ -120,6 +185,7 @@ func (f *front) close() {
 	}
 	f.mu.Unlock()
 	f.wg.Wait()
+	_ = f.pool.ReleaseTimeout(time.Second) // its goroutines have nothing to do any more
 }
 
 // active is the number of connections.
@@ -131,18 +197,32 @@ func (f *front) active() int {
 
 // A visitor is one accepted connection. It belongs to its goroutine.
 type visitor struct {
-	front *front
-	nc    net.Conn  // what to speak on: raw, or TLS over it
-	raw   net.Conn  // as accepted
-	limit time.Time // until it is settled
+	front   *front
+	nc      net.Conn     // what to speak on: raw, or TLS over it
+	raw     net.Conn     // as accepted
+	addr    netip.Prefix // what it is limited as
+	account *account     // of addr; nil where limits by address do not hold
+	limit   time.Time    // until it is settled
 
-	once  sync.Once // settling
-	quiet bool      // cut without a word
+	quiet bool   // cut without a word
+	given bool   // to another's goroutine, which calls leave
+	after func() // called when it leaves; may be nil
 }
 
-func (v *visitor) serve() {
-	defer v.front.wg.Done()
-	defer v.leave()
+// greet runs in the pool.
+func (v *visitor) greet() {
+	var next func()
+	defer func() { // a panic counts as an end
+		defer v.front.waiting.Add(-1)
+		if next == nil {
+			v.done()
+			return
+		}
+		go func() {
+			next()
+			v.done()
+		}()
+	}()
 	if err := v.nc.SetDeadline(v.limit); err != nil {
 		return
 	}
@@ -153,8 +233,18 @@ func (v *visitor) serve() {
 			return
 		}
 		v.nc = t
+		if t.ConnectionState().NegotiatedProtocol == acme.ALPNProto {
+			v.quiet = true // the handshake was all that the authority wanted
+			return
+		}
 	}
-	v.front.handle(v)
+	next = v.front.handle(v)
+}
+
+func (v *visitor) done() {
+	if !v.given {
+		v.leave()
+	}
 }
 
 // notTLS counts a handshake that came to nothing, and answers HTTP in the clear in its own words.
@@ -168,13 +258,8 @@ func (v *visitor) notTLS(err error) {
 	v.front.tally.refuse("tls", host(v.raw), err)
 }
 
-// settle ends the time of probation: the deadline is off, and the place is free for another.
-func (v *visitor) settle() {
-	v.once.Do(func() {
-		<-v.front.places
-		_ = v.nc.SetDeadline(time.Time{})
-	})
-}
+// settle ends the time of probation: the deadline is off.
+func (v *visitor) settle() { _ = v.nc.SetDeadline(time.Time{}) }
 
 // leave ends the connection. Whoever has been answered gets time to read that: closing with bytes
 // unread would make TCP throw the answer away.
@@ -190,10 +275,21 @@ func (v *visitor) leave() {
 		}
 	}
 	sever(v.nc)
-	v.once.Do(func() { <-v.front.places })
+	v.forget()
+}
+
+// forget takes a visitor off the books.
+func (v *visitor) forget() {
 	v.front.mu.Lock()
 	delete(v.front.conns, v.raw)
 	v.front.mu.Unlock()
+	if v.account != nil {
+		v.front.addrs.leave(v.addr)
+	}
+	if v.after != nil {
+		v.after()
+	}
+	v.front.wg.Done()
 }
 
 // refuse answers a request that is not granted because of err, and counts it.

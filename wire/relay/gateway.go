@@ -67,8 +67,8 @@ func NewGateway(c GatewayConfig) (*Gateway, error) {
 		return nil, err
 	}
 	g := &Gateway{c: c}
-	g.f = newFront(c.Limits.withDefaults(), config, c.Log, g.visit)
-	return g, nil
+	g.f, err = newFront(c.Limits.withDefaults(), config, c.Log, g.visit)
+	return g, err
 }
 
 // outerTLS returns what a listener shows: config if there is one, nothing when plain, and else a
@@ -100,38 +100,46 @@ func (g *Gateway) Counts() map[string]uint64 { return g.f.tally.counts() }
 // Active is the number of connections that are open now.
 func (g *Gateway) Active() int { return g.f.active() }
 
-func (g *Gateway) visit(v *visitor) {
+func (g *Gateway) visit(v *visitor) func() {
 	req, err := ws.ReadRequest(v.nc, nil, g.f.o.Head)
 	if err != nil {
 		v.refuse("request", err)
-		return
+		return nil
 	}
 	if !asks(req.Request, "") {
 		g.answer(v, req)
-		return
+		return nil
 	}
 	r, ok := g.route(req)
 	if !ok {
 		v.refuse("route", &ws.Refusal{Status: http.StatusNotFound, Reason: "this gateway knows no such hub"})
-		return
+		return nil
 	}
-	ctx, cancel := context.WithDeadline(g.f.ctx, v.limit)
-	defer cancel()
-	nc, err := g.dial(ctx, r)
+	nc, err := g.reach(v, r, append(req.Head[:len(req.Head):len(req.Head)], req.Rest...))
 	if err != nil {
 		g.f.tally.refuse("hub", host(v.raw), err)
 		_ = ws.Refuse(v.nc, &ws.Refusal{Status: http.StatusBadGateway,
 			Reason: "the gateway cannot reach the hub; it may be back soon"}) // the same error
-		return
+		return nil
 	}
-	defer sever(nc)
+	return func() { g.splice(v, nc, len(req.Head)+len(req.Rest)) }
+}
+
+// reach dials a hub and hands on what has been read for it.
+func (g *Gateway) reach(v *visitor, r Route, early []byte) (net.Conn, error) {
+	ctx, cancel := context.WithDeadline(g.f.ctx, v.limit)
+	defer cancel()
+	nc, err := g.dial(ctx, r)
+	if err != nil {
+		return nil, err
+	}
 	_ = nc.SetWriteDeadline(v.limit)
-	if _, err := nc.Write(append(req.Head[:len(req.Head):len(req.Head)], req.Rest...)); err != nil {
-		g.f.tally.refuse("hub", host(v.raw), err)
-		return
+	if _, err := nc.Write(early); err != nil {
+		sever(nc)
+		return nil, err
 	}
 	_ = nc.SetWriteDeadline(time.Time{}) // should it fail, so does what follows
-	g.splice(v, nc, len(req.Head)+len(req.Rest))
+	return nc, nil
 }
 
 func (g *Gateway) splice(v *visitor, nc net.Conn, early int) {
@@ -140,7 +148,7 @@ func (g *Gateway) splice(v *visitor, nc net.Conn, early int) {
 	defer stop()
 	g.f.tally.add("spliced", 1)
 	v.quiet = true // splice says all that is to be said
-	up, down, err := splice(leg{nc: v.nc}, leg{nc: nc}, g.f.o, nil)
+	up, down, err := splice(leg{nc: v.nc, tolls: tollsOf(v.account)}, leg{nc: nc}, g.f.o, nil)
 	g.f.tally.add("bytes_in", up+uint64(early))
 	g.f.tally.add("bytes_out", down)
 	g.f.log.Debug("splice ended", "from", host(v.raw), "up", up, "down", down, "err", err)

@@ -49,6 +49,8 @@ type Hub struct {
 	door seal.Door
 	f    *front
 	http *httpDesk
+	pace *pace // of workers
+	keys *table[seal.PublicKey]
 
 	mu       sync.Mutex // before front.mu and tally.mu; nobody waits for the network under it
 	waiting  []*guest   // who came first is first
@@ -86,7 +88,10 @@ func NewHub(c HubConfig) (*Hub, error) {
 	h := &Hub{c: c, id: seal.HubID(c.Key.Public()), guests: map[seal.PublicKey]*guest{}, sessions: map[string]*session{},
 		empty: make(chan struct{})}
 	h.door = seal.Door{Hub: h.id, Root: c.Root, Nonces: seal.NewNonces(usedNonces, c.Now), Store: c.Store, Now: c.Now}
-	h.f = newFront(c.Limits.withDefaults(), config, c.Log, h.visit)
+	if h.f, err = newFront(c.Limits.withDefaults(), config, c.Log, h.visit); err != nil {
+		return nil, err
+	}
+	h.pace, h.keys = newPace(h.f.o.Pace), newTable[seal.PublicKey](h.f.o.Key, h.f.o.Conns)
 	h.http = newHTTPDesk(h)
 	return h, nil
 }
@@ -180,25 +185,25 @@ func (t *tape) Read(p []byte) (int, error) {
 // more in case the nonce has become too old.
 const tries = 3
 
-func (h *Hub) visit(v *visitor) {
+func (h *Hub) visit(v *visitor) func() {
 	t := &tape{Conn: v.nc}
 	req, err := ws.ReadRequest(t, nil, h.f.o.Head)
 	if err == nil && !asks(req.Request, "") || err != nil && errors.Is(err, ws.ErrHandshake) && looksHTTP(t.got) {
-		h.http.take(v, t.got)
-		return
+		return h.http.take(v, t.got)
 	}
 	for try := 1; ; try++ {
 		if err != nil {
 			v.refuse("request", err)
-			return
+			return nil
 		}
-		if err = h.upgrade(v, req); err == nil {
-			return
+		var next func()
+		if next, err = h.upgrade(v, req); err == nil {
+			return next
 		}
 		var r *ws.Refusal
 		if !errors.As(err, &r) || !r.Again || try == tries {
 			v.refuse(reasonOf(r), err)
-			return
+			return nil
 		}
 		_ = ws.Refuse(v.nc, err) // the same error
 		req, err = ws.ReadRequest(v.nc, req.Rest, h.f.o.Head)
@@ -217,6 +222,8 @@ func reasonOf(r *ws.Refusal) string {
 		return "path"
 	case http.StatusGone:
 		return "gone"
+	case http.StatusTooManyRequests:
+		return "key"
 	case http.StatusServiceUnavailable:
 		return "busy"
 	}
@@ -233,12 +240,12 @@ func looksHTTP(b []byte) bool {
 	return false
 }
 
-// upgrade serves an upgrade request until its connection ends. An error is a request that is to be
-// refused.
-func (h *Hub) upgrade(v *visitor, req *ws.Request) error {
+// upgrade answers an upgrade request and returns what follows until the connection ends. An error is a
+// request that is to be refused.
+func (h *Hub) upgrade(v *visitor, req *ws.Request) (next func(), err error) {
 	hub, path := splitPath(req.URL.Path)
 	if hub != "" && hub != h.id {
-		return &ws.Refusal{Status: http.StatusNotFound, Reason: fmt.Sprintf("this is hub %s, not %.40q", h.id, hub)}
+		return nil, &ws.Refusal{Status: http.StatusNotFound, Reason: fmt.Sprintf("this is hub %s, not %.40q", h.id, hub)}
 	}
 	kind, id, _ := strings.Cut(path, "/")
 	switch {
@@ -249,7 +256,7 @@ func (h *Hub) upgrade(v *visitor, req *ws.Request) error {
 	case kind == sessionPath && id != "":
 		return h.session(v, req, id)
 	}
-	return &ws.Refusal{Status: http.StatusNotFound, Reason: "nothing is here"}
+	return nil, &ws.Refusal{Status: http.StatusNotFound, Reason: "nothing is here"}
 }
 
 // admit checks a request for protocol by who has the given role.
@@ -273,11 +280,40 @@ func (h *Hub) busy() error {
 	if h.draining == "" {
 		return nil
 	}
-	return &ws.Refusal{Status: http.StatusServiceUnavailable, Reason: "the hub is draining: " + h.draining,
-		Header: http.Header{"Retry-After": {strconv.Itoa(retrySeconds)}}}
+	return later(http.StatusServiceUnavailable, "the hub is draining: "+h.draining, h.pace.away(time.Now(), retrySeconds*time.Second))
 }
 
+// retrySeconds is for how long who comes during a drain stays away at least.
 const retrySeconds = 5
+
+// later is a refusal that says when to come back.
+func later(status int, reason string, wait time.Duration) *ws.Refusal {
+	return &ws.Refusal{Status: status, Reason: reason,
+		Header: http.Header{"Retry-After": {strconv.Itoa(max(wholeSeconds(wait), 1))}}}
+}
+
+// enterKey holds a key to its limits, until the visitor leaves.
+func (h *Hub) enterKey(v *visitor, key seal.PublicKey) (*account, error) {
+	a, wait, err := h.keys.enter(key, time.Now())
+	switch {
+	case errors.Is(err, errTooOften):
+		return nil, later(http.StatusTooManyRequests, "this key comes too often", wait)
+	case err != nil:
+		return nil, later(http.StatusTooManyRequests, "this key has too many connections", time.Minute)
+	}
+	v.after = func() { h.keys.leave(key) }
+	return a, nil
+}
+
+// queue waits for a place among the workers that the hub takes a second.
+func (h *Hub) queue(v *visitor) error {
+	wait, ok := h.pace.place(time.Now())
+	if !ok {
+		return later(http.StatusServiceUnavailable, "many workers come at once; there will be a place", wait)
+	}
+	sleep(h.f.ctx, min(wait, time.Until(v.limit)))
+	return h.f.ctx.Err()
+}
 
 // newID returns 32 hexadecimal digits that nobody guesses.
 func newID() string {

@@ -75,15 +75,21 @@ func (d *httpDesk) close() {
 	<-d.ended
 }
 
-// take hands a visitor to the server, and returns when that has closed the connection. got is what has
-// been read from it.
-func (d *httpDesk) take(v *visitor, got []byte) {
-	c := &handed{Conn: v.nc, v: v, got: got, closed: make(chan struct{})}
+// take hands a visitor to the server, and returns when that knows who it is or has closed the connection.
+// got is what has been read from it.
+func (d *httpDesk) take(v *visitor, got []byte) (rest func()) {
+	c := &handed{Conn: v.nc, v: v, got: got, known: make(chan struct{}), closed: make(chan struct{})}
 	v.quiet = true
 	select {
 	case d.conns <- c:
-		<-c.closed
 	case <-d.done:
+		return nil
+	}
+	select {
+	case <-c.known:
+		return func() { <-c.closed }
+	case <-c.closed:
+		return nil
 	}
 }
 
@@ -97,6 +103,7 @@ type handed struct {
 	mu      sync.Mutex
 	settled bool
 
+	known  chan struct{} // closed when settled
 	once   sync.Once
 	closed chan struct{}
 }
@@ -136,6 +143,7 @@ func (c *handed) settle() {
 	if !c.settled {
 		c.settled = true
 		c.v.settle()
+		close(c.known)
 	}
 }
 

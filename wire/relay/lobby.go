@@ -38,6 +38,7 @@ type guest struct {
 	proof seal.Proof
 	model string
 	v     *visitor
+	tolls []*toll
 
 	claim chan *session // of one: a backbone has come for it
 	poke  chan struct{} // of one: the reason has changed
@@ -70,43 +71,52 @@ func (g *guest) say(reason string) {
 	}
 }
 
-// worker serves a worker's connection from its upgrade to its end.
-func (h *Hub) worker(v *visitor, req *ws.Request) error {
+// worker answers a worker's upgrade request, and returns its time in the lobby.
+func (h *Hub) worker(v *visitor, req *ws.Request) (stay func(), err error) {
 	if err := h.busy(); err != nil {
-		return err
+		return nil, err
 	}
 	p, err := h.admit(req, ws.WebSocket, seal.Worker)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	model := req.Header.Get(modelHeader)
 	if len(model) > maxModel {
-		return &ws.Refusal{Status: 400, Reason: "the model's hash is too long"}
+		return nil, &ws.Refusal{Status: 400, Reason: "the model's hash is too long"}
+	}
+	account, err := h.enterKey(v, p.Key)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.queue(v); err != nil {
+		return nil, err
 	}
 	if err := ws.Switch(v.nc, req, ws.WebSocket, nil); err != nil {
-		return err
+		return nil, err
 	}
-	v.settle()
 	h.f.tally.add("workers", 1)
-	conn := ws.New(v.nc, ws.Server, req.Rest, ws.Options{Message: 4 << 10, Idle: h.f.o.Silent})
-	g := &guest{proof: p, model: model, v: v, claim: make(chan *session, 1), poke: make(chan struct{}, 1),
-		evict: make(chan error, 1), declined: map[seal.PublicKey]bool{}}
-	h.f.log.Info("worker came", "worker", p.Key.Short(), "token", p.Token.ID, "from", host(v.raw))
-	h.enter(g)
-	s, err := h.host(g, conn)
-	h.exit(g, err)
-	if s != nil {
-		<-s.done // the session's goroutine uses the connection
-	} else {
-		h.f.log.Info("worker left", "worker", p.Key.Short(), "why", err)
-	}
-	v.quiet = true
-	return nil
+	g := &guest{proof: p, model: model, v: v, tolls: tollsOf(v.account, account), claim: make(chan *session, 1),
+		poke: make(chan struct{}, 1), evict: make(chan error, 1), declined: map[seal.PublicKey]bool{}}
+	return func() { h.stay(g, req.Rest) }, nil
 }
 
-// host keeps a worker company until a session has taken over its connection, which is returned then, or
+// stay is a worker's time in the lobby.
+func (h *Hub) stay(g *guest, rest []byte) {
+	g.v.settle()
+	conn := ws.New(g.v.nc, ws.Server, rest, ws.Options{Message: 4 << 10, Idle: h.f.o.Silent})
+	h.f.log.Info("worker came", "worker", g.proof.Key.Short(), "token", g.proof.Token.ID, "from", host(g.v.raw))
+	h.enter(g)
+	err := h.host(g, conn)
+	h.exit(g, err)
+	if err != nil {
+		h.f.log.Info("worker left", "worker", g.proof.Key.Short(), "why", err)
+		g.v.quiet = true
+	}
+}
+
+// host keeps a worker company until a session has taken over its connection, and returns nil then, or
 // until it ends.
-func (h *Hub) host(g *guest, conn *ws.Conn) (*session, error) {
+func (h *Hub) host(g *guest, conn *ws.Conn) error {
 	lobby := ws.NewLobby(conn, keepEarly)
 	over := make(chan struct{})
 	var end error // of listen
@@ -121,7 +131,7 @@ func (h *Hub) host(g *guest, conn *ws.Conn) (*session, error) {
 		select {
 		case <-over:
 			conn.CloseNow()
-			return nil, end
+			return end
 		case err := <-g.evict:
 			code := ws.StatusPolicy
 			if errors.Is(err, ErrDraining) {
@@ -129,7 +139,7 @@ func (h *Hub) host(g *guest, conn *ws.Conn) (*session, error) {
 			}
 			_ = conn.Close(code, err.Error()) // it has gone or not, the worker has been told
 			<-over
-			return nil, err
+			return err
 		case s := <-g.claim:
 			l, err := pair(conn, lobby, s, func() error {
 				<-over
@@ -138,10 +148,12 @@ func (h *Hub) host(g *guest, conn *ws.Conn) (*session, error) {
 			if err != nil {
 				conn.CloseNow()
 				s.worker <- leg{}
-				return nil, err
+				return err
 			}
+			l.tolls = g.tolls
+			g.v.quiet, g.v.given = true, true // from here on all is the session's
 			s.worker <- l
-			return s, nil
+			return nil
 		case <-g.poke:
 		case <-tick.C:
 		}
@@ -155,7 +167,7 @@ func (h *Hub) host(g *guest, conn *ws.Conn) (*session, error) {
 		if err := sayText(conn, f); err != nil {
 			conn.CloseNow()
 			<-over
-			return nil, err
+			return err
 		}
 	}
 }

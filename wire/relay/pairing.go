@@ -26,9 +26,8 @@ type session struct {
 	Session
 	guest  *guest
 	desk   *desk
-	timer  *time.Timer   // takes the offer back
-	worker chan leg      // of one: the worker's connection; no connection when it has gone
-	done   chan struct{} // closed when the worker's connection is not used any more
+	timer  *time.Timer // takes the offer back
+	worker chan leg    // of one: the worker's connection; no connection when it has gone
 
 	// Under Hub.mu.
 	claimed, live, dead bool
@@ -128,9 +127,9 @@ func (h *Hub) choose(g *guest, used map[seal.PublicKey]int) (*desk, string) {
 			other++
 		case g.declined[d.grant.Key]:
 			declined++
-		case used[d.grant.Key] >= d.want.Workers:
+		case used[d.grant.Key] >= h.most(d):
 			full++
-			full0 += d.want.Workers
+			full0 += h.most(d)
 		case len(d.talk.out) < cap(d.talk.out)/2:
 			return d, ""
 		}
@@ -148,9 +147,17 @@ func (h *Hub) choose(g *guest, used map[seal.PublicKey]int) (*desk, string) {
 	return nil, "the backbones are busy"
 }
 
+// most is how many workers a backbone gets.
+func (h *Hub) most(d *desk) int {
+	if n := h.f.o.Key.Sessions; n > 0 {
+		return min(n, d.want.Workers)
+	}
+	return d.want.Workers
+}
+
 func (h *Hub) offer(g *guest, d *desk) {
 	s := &session{Session: Session{ID: newID(), Worker: g.proof.Key, Token: g.proof.Token.ID, Backbone: d.grant,
-		Model: d.want.Model}, guest: g, desk: d, worker: make(chan leg, 1), done: make(chan struct{})}
+		Model: d.want.Model}, guest: g, desk: d, worker: make(chan leg, 1)}
 	g.session = s
 	h.sessions[s.ID] = s
 	d.talk.send(message{Type: msgOffer, Session: s.ID, Worker: &g.proof, Model: g.model, Nonce: h.door.Nonces.New()})
@@ -172,32 +179,39 @@ func (h *Hub) late(s *session) {
 	h.match()
 }
 
-// backbone serves a control connection.
-func (h *Hub) backbone(v *visitor, req *ws.Request) error {
+// backbone answers the upgrade request of a control connection, and returns its service.
+func (h *Hub) backbone(v *visitor, req *ws.Request) (serve func(), err error) {
 	if err := h.busy(); err != nil {
-		return err
+		return nil, err
 	}
 	p, err := h.admit(req, controlProtocol, seal.Backbone)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if p.Grant.IsZero() {
-		return &ws.Refusal{Status: http.StatusForbidden, Reason: "a backbone shows a grant, not a token"}
+		return nil, &ws.Refusal{Status: http.StatusForbidden, Reason: "a backbone shows a grant, not a token"}
+	}
+	if _, err := h.enterKey(v, p.Key); err != nil {
+		return nil, err
 	}
 	if err := ws.Switch(v.nc, req, controlProtocol, nil); err != nil {
-		return err
+		return nil, err
 	}
-	v.settle()
 	v.quiet = true
 	h.f.tally.add("backbones", 1)
-	d := &desk{grant: p.Grant, talk: newTalk(v.nc, req.Rest, h.f.o)}
+	return func() { h.control(v, p, req.Rest) }, nil
+}
+
+// control serves a control connection to its end.
+func (h *Hub) control(v *visitor, p seal.Proof, rest []byte) {
+	v.settle()
+	d := &desk{grant: p.Grant, talk: newTalk(v.nc, rest, h.f.o)}
 	d.talk.send(message{Type: msgHello, Hub: h.id})
 	h.f.log.Info("backbone came", "backbone", p.Key.Short(), "name", p.Grant.Name, "from", host(v.raw))
 	h.open(d)
-	err = d.talk.run(h.f.ctx, func(m message) error { return h.hear(d, m) })
+	err := d.talk.run(h.f.ctx, func(m message) error { return h.hear(d, m) })
 	h.shut(d)
 	h.f.log.Info("backbone left", "backbone", p.Key.Short(), "why", err)
-	return nil
 }
 
 // open adds a desk in the place of an older one of the same key.
@@ -275,30 +289,43 @@ func (h *Hub) report(d *desk, m message) error {
 	return nil
 }
 
-// session serves the connection that a backbone has dialled for an offer.
-func (h *Hub) session(v *visitor, req *ws.Request, id string) error {
+// session answers the connection that a backbone has dialled for an offer, and returns the session. From
+// claim on it has the worker's connection too, and ends both.
+func (h *Hub) session(v *visitor, req *ws.Request, id string) (run func(), err error) {
 	p, err := h.admit(req, sessionProtocol, seal.Backbone)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	s, err := h.claim(id, p.Key)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	worker := <-s.worker // pair takes as long as one write at most
-	defer h.ended(s)
 	if worker.nc == nil {
-		return gone("the worker has left")
+		h.ended(s)
+		return nil, gone("the worker has left")
 	}
-	defer close(s.done)
-	if err := ws.Switch(v.nc, req, sessionProtocol, nil); err != nil {
-		sever(worker.nc)
-		v.quiet = true
-		return nil
-	}
-	v.settle()
 	v.quiet = true
+	over := func() {
+		s.guest.v.leave()
+		h.ended(s)
+	}
+	if err := ws.Switch(v.nc, req, sessionProtocol, nil); err != nil {
+		over()
+		return nil, nil //nolint:nilerr // it has been told, and there is nothing to refuse
+	}
+	return func() {
+		defer over()
+		v.settle()
+		h.begin(s, v)
+		h.run(s, worker, leg{nc: v.nc, rest: req.Rest, tolls: tollsOf(v.account)})
+	}, nil
+}
+
+// begin makes a session live, or dead where its worker has come again meanwhile.
+func (h *Hub) begin(s *session, v *visitor) {
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	s.kill = func() {
 		sever(s.guest.v.raw)
 		sever(v.raw)
@@ -308,9 +335,6 @@ func (h *Hub) session(v *visitor, req *ws.Request, id string) error {
 		s.kill()
 	}
 	s.Began = h.c.Now()
-	h.mu.Unlock()
-	h.run(s, worker, leg{nc: v.nc, rest: req.Rest})
-	return nil
 }
 
 func gone(reason string) error {

@@ -30,6 +30,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"syscall"
 	"time"
@@ -84,13 +85,20 @@ type Limits struct {
 	Greet   time.Duration // from accepting a connection to knowing who it is; 8 s
 	Pending int           // connections in that state; 512. One costs 128 KiB at most
 	Conns   int           // connections in all; 16,384
-	Idle    time.Duration // of a splice without a byte from either side; 60 s
-	Stall   time.Duration // of a splice whose one side takes nothing; 45 s
-	Linger  time.Duration // from the end of one direction of a splice to that of the other; 2 s
-	Tick    time.Duration // between counts of a splice; 1 s
-	Wait    time.Duration // between signs of life in lobbies and on control connections; 20 s
-	Silent  time.Duration // after which silence there means death; 45 s
-	Offer   time.Duration // in which a backbone has to take an offer; 10 s
+	Address Quota         // of an address, IPv6 by /64; 10 a second, 64 at once, 256 sessions
+	Key     Quota         // of a key, by a hub; 1 a second, 16 at once, 16,384 workers of a backbone
+	Pace    float64       // workers that a hub accepts a second, all together; 90. Below 0: no limit
+	// Behind is where many live behind one address, as behind a gateway: Address does not hold there.
+	// nil means Loopback.
+	Behind []netip.Prefix
+
+	Idle   time.Duration // of a splice without a byte from either side; 45 s
+	Stall  time.Duration // of a splice whose one side takes nothing; 45 s
+	Linger time.Duration // from the end of one direction of a splice to that of the other; 2 s
+	Tick   time.Duration // between counts of a splice; 1 s
+	Wait   time.Duration // between signs of life in lobbies and on control connections; 20 s
+	Silent time.Duration // after which silence there means death; 45 s
+	Offer  time.Duration // in which a backbone has to take an offer; 10 s
 }
 
 func (l Limits) withDefaults() Limits {
@@ -107,10 +115,18 @@ func (l Limits) withDefaults() Limits {
 	num(&l.Head, ws.DefaultHead)
 	num(&l.Pending, 512)
 	num(&l.Conns, 16<<10)
+	l.Address.defaults(10, 64, 256)
+	l.Key.defaults(1, 16, 16<<10)
+	if l.Pace == 0 {
+		l.Pace = 90 // with what a wait makes uneven, never above 100 within a second
+	}
+	if l.Behind == nil {
+		l.Behind = Loopback
+	}
 	// A hub that gives up on a stranger and a gateway that then ends both legs stay within 10 s together.
 	def(&l.Greet, 8*time.Second)
 	def(&l.Linger, 2*time.Second)
-	def(&l.Idle, time.Minute)
+	def(&l.Idle, 45*time.Second)
 	def(&l.Stall, 45*time.Second)
 	def(&l.Tick, time.Second)
 	def(&l.Wait, 20*time.Second)
