@@ -1,13 +1,12 @@
 package engine
 
 import (
-	"encoding/json"
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -21,8 +20,10 @@ import (
 //	hub.key gateway.key …             this machine's own keys, one a role
 //	gateway.grant backbone.grant …    what the root has signed for them
 //	tokens.json                       the tokens that were made here
+//	tokens.lock                       held while one of them is made or revoked
 //	revoked                           ids of tokens that nobody here takes any more, one a line
 //	hub.uses                          which keys have joined by which token, see TokenStore
+//	hub.seen backbone.seen            who has shown which token, for the owner to look at
 //	hub.db wallet.db                  the hub's ledger and the gateway's wallets
 //	hub.lock worker.lock …            held while a process is that, see Lock
 //
@@ -180,117 +181,62 @@ func writeState(path string, data []byte) error {
 	return os.Rename(f.Name(), path)
 }
 
-// TokenNote is a token that was made here.
-type TokenNote struct {
-	Token   seal.Token `json:"token"`
-	Host    string     `json:"host"` // that it was made for
-	Revoked bool       `json:"-"`
-}
-
-// ID returns the token's id.
-func (n TokenNote) ID() string { return n.Token.ID.String() }
-
-// Tokens lists the tokens that were made here, oldest first.
-func (h Home) Tokens() ([]TokenNote, error) {
-	path, err := h.path("tokens.json")
-	if err != nil {
-		return nil, err
-	}
-	text, err := readState(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	var list []TokenNote
-	if err == nil {
-		err = json.Unmarshal(text, &list)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list of tokens %s: %w", path, err)
-	}
-	for i := range list {
-		if list[i].Revoked, err = h.Revoked(list[i].Token.ID); err != nil {
-			return nil, err
-		}
-	}
-	return list, nil
-}
-
-// CreateToken signs a token and puts it into the list.
-func (h Home) CreateToken(root seal.Key, host string, t seal.Token) (seal.Join, error) {
-	list, err := h.Tokens()
-	if err != nil {
-		return seal.Join{}, err
-	}
-	t.Issued = time.Now()
-	if t, err = seal.SignToken(root, t); err != nil {
-		return seal.Join{}, err
-	}
-	j := seal.Join{Host: host, Token: t, Root: root.Public()}
-	if _, err := seal.ParseJoin(j.URL()); err != nil {
-		return seal.Join{}, err // of the host
-	}
-	path, _ := h.path("tokens.json") // Tokens has found it
-	text, err := json.MarshalIndent(append(list, TokenNote{Token: t, Host: host}), "", "  ")
-	if err != nil {
-		return seal.Join{}, err
-	}
-	return j, writeState(path, append(text, '\n'))
-}
-
-// StandingToken returns the line to hand to friends who come to a hub by way of host: that of before, if
-// there is one without an end and without a limit of uses, or a new one.
-func (h Home) StandingToken(root seal.Key, host, hub string) (seal.Join, error) {
-	list, err := h.Tokens()
-	if err != nil {
-		return seal.Join{}, err
-	}
-	for _, n := range list {
-		t := n.Token
-		if t.Role == seal.Worker && t.Hub == hub && t.Uses == 0 && t.Expires.IsZero() && !n.Revoked &&
-			n.Host == host && t.Verify(root.Public()) == nil {
-			return seal.Join{Host: host, Token: t, Root: root.Public()}, nil
-		}
-	}
-	return h.CreateToken(root, host, seal.Token{Role: seal.Worker, Hub: hub})
-}
-
-// Revoke makes a token useless wherever this home is looked at.
-func (h Home) Revoke(id seal.TokenID) error {
-	path, err := h.path("revoked")
-	if err != nil {
-		return err
-	}
-	if done, err := h.Revoked(id); done || err != nil {
-		return err
-	}
-	return appendLine(path, id.String())
-}
-
-// Revoked reports whether a token was revoked here.
-func (h Home) Revoked(id seal.TokenID) (bool, error) {
-	path, err := h.path("revoked")
-	if err != nil {
-		return false, err
-	}
-	text, err := readState(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	return slices.Contains(strings.Fields(string(text)), id.String()), err
-}
-
-// appendLine adds a line to a file of a home. What it returns nil for is on the disk.
-func appendLine(path, line string) error {
+// appendLine adds a line to a file of a home that one process at a time adds to. What it returns nil for is
+// on the disk. A power cut may have left the beginning of a line, for which nil was never returned: it
+// makes room, unless it is valid.
+func appendLine(path, line string, valid func(line string) bool) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteString(line + "\n")
+	end, tail, err := lastLine(f)
+	if err == nil && tail != "" {
+		if valid(tail) {
+			line = "\n" + line
+			end += int64(len(tail))
+		} else {
+			err = f.Truncate(end)
+		}
+	}
+	if err == nil {
+		_, err = f.WriteAt([]byte(line+"\n"), end)
+	}
 	if err == nil {
 		err = f.Sync()
 	}
 	return errors.Join(err, f.Close())
+}
+
+// maxLine bounds the lines of files that appendLine adds to, in bytes.
+const maxLine = 256
+
+// lastLine returns what stands behind the last end of a line, and where it begins.
+func lastLine(f *os.File) (at int64, tail string, err error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, "", err
+	}
+	at = max(info.Size()-maxLine, 0)
+	p := make([]byte, info.Size()-at)
+	if _, err := f.ReadAt(p, at); err != nil {
+		return 0, "", err
+	}
+	i := bytes.LastIndexByte(p, '\n') + 1
+	if i == 0 && at > 0 {
+		return 0, "", fmt.Errorf("%s: the last line has more than %d bytes; mend it", f.Name(), maxLine)
+	}
+	return at + int64(i), string(p[i:]), nil
+}
+
+// wholeLines returns the lines of a text, without one that was cut: the last, if nothing ends it and it is
+// not valid.
+func wholeLines(text []byte, valid func(line string) bool) []string {
+	lines := strings.Split(string(text), "\n")
+	if last := lines[len(lines)-1]; !valid(last) {
+		lines = lines[:len(lines)-1]
+	}
+	return lines
 }

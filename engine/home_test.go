@@ -32,7 +32,7 @@ func TestHomeKeepsTheTokenForFriends(t *testing.T) {
 		t.Error("a second start makes another token")
 	}
 	limited := must[seal.Join](t)(h.CreateToken(root, "gw.example", seal.Token{Role: seal.Worker, Hub: hub, Uses: 1}))
-	if err := h.Revoke(first.Token.ID); err != nil {
+	if known, err := h.Revoke(first.Token.ID); err != nil || !known {
 		t.Fatal(err)
 	}
 	next := must[seal.Join](t)(h.StandingToken(root, "gw.example", hub))
@@ -96,7 +96,7 @@ func TestTokenStoreOutlivesTheProcess(t *testing.T) {
 	if err := store.Use(ctx, token, first); err != nil {
 		t.Errorf("the first key comes back: %v", err)
 	}
-	if err := h.Revoke(token.ID); err != nil {
+	if _, err := h.Revoke(token.ID); err != nil {
 		t.Fatal(err)
 	}
 	if err := store.Use(ctx, token, first); !errors.Is(err, seal.ErrTokenRevoked) {

@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +8,7 @@ import (
 	"math"
 	"strings"
 	"sync"
+	"time"
 
 	"kvasir/wire/seal"
 )
@@ -19,10 +18,14 @@ const maxUses = 1 << 16
 
 // TokenStore is a hub's seal.Store in its home: it outlives the process. A line of its file hub.uses is a
 // token's id and a key that has joined by it. What is revoked is looked up in the home each time, so
-// kvasir token revoke works on a hub that runs.
+// kvasir token revoke works on a hub that runs. Who has shown which token stands in hub.seen.
+//
+// A token of one use belongs to the key that shows it first, and one of more uses to as many keys: they
+// come back as often as they like, and others are refused.
 type TokenStore struct {
 	home Home
 	path string
+	seen *sightings
 
 	mu     sync.Mutex
 	memory *seal.MemoryStore
@@ -36,6 +39,9 @@ func OpenTokenStore(h Home) (*TokenStore, error) {
 		return nil, err
 	}
 	s := &TokenStore{home: h, path: path, memory: seal.NewMemoryStore(maxUses), known: map[string]struct{}{}}
+	if s.seen, err = openSightings(h, seal.Hub, time.Now); err != nil {
+		return nil, err
+	}
 	text, err := readState(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
@@ -43,41 +49,57 @@ func OpenTokenStore(h Home) (*TokenStore, error) {
 	if err != nil {
 		return nil, err
 	}
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	for n := 1; lines.Scan(); n++ {
-		if err := s.replay(lines.Text()); err != nil {
-			return nil, fmt.Errorf("%s:%d: %w; mend the line, or remove it and its token may be used once more", path, n, err)
+	for i, line := range wholeLines(text, isUse) {
+		if line == "" {
+			continue
+		}
+		if err := s.replay(line); err != nil {
+			return nil, fmt.Errorf("%s:%d: %w; mend the line, or remove it and its token may be used once more", path, i+1, err)
 		}
 	}
-	return s, lines.Err()
+	return s, nil
+}
+
+func parseUse(line string) (id seal.TokenID, key seal.PublicKey, err error) {
+	first, second, _ := strings.Cut(line, " ")
+	if id, err = seal.ParseTokenID(first); err != nil {
+		return id, key, err
+	}
+	key, err = seal.ParsePublicKey(second)
+	return id, key, err
+}
+
+func isUse(line string) bool {
+	_, _, err := parseUse(line)
+	return err == nil
 }
 
 func (s *TokenStore) replay(line string) error {
-	id, key, _ := strings.Cut(line, " ")
-	t := seal.Token{Uses: math.MaxUint32}
-	var err error
-	if t.ID, err = seal.ParseTokenID(id); err != nil {
-		return err
-	}
-	k, err := seal.ParsePublicKey(key)
+	id, key, err := parseUse(line)
 	if err != nil {
 		return err
 	}
 	s.known[line] = struct{}{}
-	return s.memory.Use(context.Background(), t, k)
+	return s.memory.Use(context.Background(), seal.Token{ID: id, Uses: math.MaxUint32}, key)
 }
 
 // Use is seal.Store's.
 func (s *TokenStore) Use(ctx context.Context, t seal.Token, key seal.PublicKey) error {
 	gone, err := s.home.Revoked(t.ID)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case gone:
-		return fmt.Errorf("%w: %v", seal.ErrTokenRevoked, t.ID)
-	case t.Uses == 0:
-		return nil // nothing to count
 	}
+	if gone {
+		err = fmt.Errorf("%w: %v", seal.ErrTokenRevoked, t.ID)
+	} else if t.Uses > 0 {
+		err = s.count(ctx, t, key)
+	}
+	s.seen.note(t.ID, key, sightOf(err), seal.Origin(ctx))
+	return err
+}
+
+// count binds a token to a key, unless it is bound to as many as it may be.
+func (s *TokenStore) count(ctx context.Context, t seal.Token, key seal.PublicKey) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	line := t.ID.String() + " " + key.String()
@@ -87,7 +109,7 @@ func (s *TokenStore) Use(ctx context.Context, t seal.Token, key seal.PublicKey) 
 	if err := s.memory.Use(ctx, t, key); err != nil {
 		return err
 	}
-	if err := appendLine(s.path, line); err != nil {
+	if err := appendLine(s.path, line, isUse); err != nil {
 		return err
 	}
 	s.known[line] = struct{}{}

@@ -28,6 +28,9 @@ Example:
     kvasir token create --hub ID@gateway.example:443 --uses 1`
 }
 
+// longestSpan ends before the times that fit in a token do.
+const longestSpan = 25_000 * 24 * time.Hour
+
 // span is a time from now on: 12h, 30d.
 type span string
 
@@ -50,6 +53,9 @@ func (s span) duration() (d time.Duration, err error) {
 	}
 	if err != nil || d < time.Second {
 		return 0, fmt.Errorf("want a time such as 12h or 30d, got %q", string(s))
+	}
+	if d > longestSpan {
+		return 0, fmt.Errorf("want at most 25000d, got %q", string(s))
 	}
 	return d, nil
 }
@@ -86,24 +92,73 @@ Example:
 
 // tokenRow is a token in JSON. Line is there when it was just made.
 type tokenRow struct {
-	ID      string `json:"id"`
-	Role    string `json:"role"`
-	Host    string `json:"host"`
-	Hub     string `json:"hub"`
-	Issued  string `json:"issued"`
-	Expires string `json:"expires,omitempty"` // absent: never
-	Uses    uint32 `json:"uses,omitempty"`    // absent: any number
-	Revoked bool   `json:"revoked,omitempty"`
-	Line    string `json:"line,omitempty"`
+	ID        string       `json:"id"`
+	Role      string       `json:"role"`
+	Host      string       `json:"host"`
+	Hub       string       `json:"hub"`
+	Issued    string       `json:"issued,omitempty"`    // absent: made elsewhere
+	Expires   string       `json:"expires,omitempty"`   // absent: never
+	Expired   bool         `json:"expired,omitempty"`   // by this machine's clock
+	Uses      uint32       `json:"uses,omitempty"`      // absent: any number
+	Elsewhere bool         `json:"elsewhere,omitempty"` // made on another machine: only its id is known
+	Revoked   bool         `json:"revoked,omitempty"`
+	Keys      []keySeenRow `json:"keys,omitempty"` // who has shown it at the hub or the backbone of this home
+	Line      string       `json:"line,omitempty"`
 }
 
-func newTokenRow(n engine.TokenNote) tokenRow {
-	r := tokenRow{ID: n.ID(), Role: n.Token.Role.String(), Host: n.Host, Hub: n.Token.Hub,
-		Issued: n.Token.Issued.UTC().Format(time.RFC3339), Uses: n.Token.Uses, Revoked: n.Revoked}
+// keySeenRow is a key that has shown a token.
+type keySeenRow struct {
+	Key   string `json:"key,omitempty"` // absent: further keys
+	Sight string `json:"sight"`         // joined, used_up, revoked, refused
+	First string `json:"first"`
+	Last  string `json:"last"`
+	Times uint64 `json:"times"`
+	From  string `json:"from,omitempty"`
+}
+
+func newTokenRow(n engine.TokenNote, now time.Time) tokenRow {
+	stamp := func(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+	r := tokenRow{ID: n.ID(), Role: n.Token.Role.String(), Host: n.Host, Hub: n.Token.Hub, Uses: n.Token.Uses,
+		Elsewhere: n.Elsewhere, Revoked: n.Revoked}
+	if !n.Elsewhere {
+		r.Issued = stamp(n.Token.Issued)
+	}
 	if !n.Token.Expires.IsZero() {
-		r.Expires = n.Token.Expires.UTC().Format(time.RFC3339)
+		r.Expires, r.Expired = stamp(n.Token.Expires), now.After(n.Token.Expires)
+	}
+	for _, g := range n.Seen {
+		k := keySeenRow{Sight: g.Sight.String(), First: stamp(g.First), Last: stamp(g.Last), Times: g.Times, From: g.From}
+		if !g.Key.IsZero() {
+			k.Key = g.Key.String()
+		}
+		r.Keys = append(r.Keys, k)
 	}
 	return r
+}
+
+// counts returns how many keys have joined, and how often others were refused.
+func (r *tokenRow) counts() (joined int, refused uint64) {
+	for _, k := range r.Keys {
+		if k.Sight == engine.Joined.String() {
+			joined++
+		} else {
+			refused += k.Times
+		}
+	}
+	return joined, refused
+}
+
+// until says how long the token lets anybody in.
+func (r *tokenRow) until() string {
+	switch {
+	case r.Elsewhere:
+		return "made elsewhere"
+	case r.Expired:
+		return "expired " + r.Expires
+	case r.Expires != "":
+		return r.Expires
+	}
+	return "never"
 }
 
 // Run makes a token.
@@ -130,7 +185,7 @@ func (c *tokenCreateCmd) Run(a *app) error {
 		return err
 	}
 	if c.JSON {
-		r := newTokenRow(engine.TokenNote{Token: j.Token, Host: host})
+		r := newTokenRow(engine.TokenNote{Token: j.Token, Host: host}, time.Now())
 		r.Line = j.Line()
 		return a.stdout.printJSON(r)
 	}
@@ -138,34 +193,42 @@ func (c *tokenCreateCmd) Run(a *app) error {
 	return nil
 }
 
-type tokenListCmd struct{ jsonFlag }
+type tokenListCmd struct {
+	ID string `arg:"" optional:"" name:"id" help:"Id of one token: say which keys have shown it, when, and from where."`
+	jsonFlag
+}
 
 // Help is printed by kvasir token list --help.
 func (tokenListCmd) Help() string {
-	return `Example:
+	return `A token of one use belongs to the machine that shows it first, and one of N uses to as many; they come back as often as they like, and others are refused. What the hub or the backbone of this home folder has seen is counted. A token that was refused may be in wrong hands: look who it was, revoke it, and hand out another.
 
-    kvasir token list`
+Example:
+
+    kvasir token list
+    kvasir token list 0123456789abcdef01234567`
 }
 
 // Run lists the tokens.
 func (c *tokenListCmd) Run(a *app) error {
+	var only seal.TokenID
+	if c.ID != "" {
+		var err error
+		if only, err = seal.ParseTokenID(c.ID); err != nil {
+			return usagef("%v; kvasir token list prints the ids", err)
+		}
+	}
 	list, err := a.homeFolder().Tokens()
 	if err != nil {
 		return err
 	}
-	rows := []tokenRow{}
-	t := table{head: []string{"token", "for", "host", "expires", "uses", "revoked"}}
+	rows, now := []tokenRow{}, time.Now()
 	for _, n := range list {
-		r := newTokenRow(n)
-		rows = append(rows, r)
-		text := func(v, none string, is bool) string {
-			if is {
-				return v
-			}
-			return none
+		if c.ID == "" || n.Token.ID == only {
+			rows = append(rows, newTokenRow(n, now))
 		}
-		t.add(r.ID, r.Role, r.Host, text(r.Expires, "never", r.Expires != ""),
-			text(strconv.FormatUint(uint64(r.Uses), 10), "any", r.Uses > 0), text("yes", "no", r.Revoked))
+	}
+	if c.ID != "" && len(rows) == 0 {
+		return fmt.Errorf("token %v was neither made nor shown here; kvasir token list prints those that were", only)
 	}
 	if c.JSON {
 		return a.stdout.printJSON(struct {
@@ -176,8 +239,62 @@ func (c *tokenListCmd) Run(a *app) error {
 		a.stdout.printf("No token was made here.\n")
 		return nil
 	}
-	t.print(a.stdout)
+	printTokens(a.stdout, rows)
+	if c.ID != "" {
+		a.stdout.printf("\n")
+		printKeysSeen(a.stdout, rows[0].Keys)
+	}
 	return nil
+}
+
+func printTokens(s *screen, rows []tokenRow) {
+	t := table{head: []string{"token", "for", "host", "expires", "joined", "refused", "revoked"}}
+	for i := range rows {
+		r := &rows[i]
+		joined, refused := r.counts()
+		used := strconv.Itoa(joined)
+		switch {
+		case r.Uses > 0:
+			used += fmt.Sprintf(" of %d", r.Uses)
+		case !r.Elsewhere:
+			used += " of any"
+		}
+		revoked := "no"
+		if r.Revoked {
+			revoked = "yes"
+		}
+		host := r.Host
+		if host == "" {
+			host = "-"
+		}
+		t.add(r.ID, r.Role, host, r.until(), used, strconv.FormatUint(refused, 10), revoked)
+	}
+	t.print(s)
+}
+
+func printKeysSeen(s *screen, keys []keySeenRow) {
+	if len(keys) == 0 {
+		s.printf("No key has shown it at the hub or the backbone of this home folder.\n")
+		return
+	}
+	words := map[string]string{
+		engine.Joined.String():         "joined",
+		engine.RefusedUsed.String():    "refused: used up",
+		engine.RefusedRevoked.String(): "refused: revoked",
+		engine.RefusedOther.String():   "refused",
+	}
+	t := table{head: []string{"key", "", "times", "first", "last", "from"}}
+	for _, k := range keys {
+		key, from := "further keys", k.From
+		if k.Key != "" {
+			key = k.Key[:8]
+		}
+		if from == "" {
+			from = "-"
+		}
+		t.add(key, words[k.Sight], strconv.FormatUint(k.Times, 10), k.First, k.Last, from)
+	}
+	t.print(s)
 }
 
 type tokenRevokeCmd struct {
@@ -200,13 +317,18 @@ func (c *tokenRevokeCmd) Run(a *app) error {
 	if err != nil {
 		return usagef("%v; kvasir token list prints the ids", err)
 	}
-	if err := a.homeFolder().Revoke(id); err != nil {
+	known, err := a.homeFolder().Revoke(id)
+	if err != nil {
 		return err
 	}
 	if c.JSON {
 		return a.stdout.printJSON(struct {
 			Revoked string `json:"revoked"`
-		}{id.String()})
+			Known   bool   `json:"known"` // the token was made or shown here
+		}{id.String(), known})
+	}
+	if !known {
+		a.stdout.printf("No token of that id was made or shown here: look whether it is right. It is revoked all the same.\n")
 	}
 	a.stdout.printf("Token %v is revoked here. Run the same on other machines with a hub of this swarm.\n", id)
 	return nil

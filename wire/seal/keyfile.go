@@ -44,6 +44,15 @@ func LoadKey(path string) (Key, error) {
 	return k, nil
 }
 
+// CheckPrivate returns an error, on Unix, when others than its owner may read or write a file.
+func CheckPrivate(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrKeyFile, err)
+	}
+	return checkPrivate(path, info)
+}
+
 func parseKeyFile(text string) (k Key, err error) {
 	if len(text) > maxKeyFile {
 		return Key{}, fmt.Errorf("%w: longer than %d bytes", ErrBadKey, maxKeyFile)
