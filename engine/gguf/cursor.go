@@ -2,6 +2,7 @@ package gguf
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"kvasir/kernels/quant"
@@ -9,16 +10,23 @@ import (
 
 // cursor reads a header. Nothing is read or sized before the bytes left have been asked.
 type cursor struct {
-	data []byte
-	pos  int // 0 <= pos <= len(data)
+	data   []byte
+	pos    int    // 0 <= pos <= len(data)
+	beyond uint64 // bytes of the file after data; 0 but for a file that is elsewhere
 }
 
-func (c *cursor) left() uint64 { return uint64(len(c.data) - c.pos) }
+// errShort: the header goes on beyond the bytes that are here.
+var errShort = errors.New("the header goes on")
+
+func (c *cursor) left() uint64 { return uint64(len(c.data)-c.pos) + c.beyond }
 
 // bytes returns a view of the next n bytes.
 func (c *cursor) bytes(n uint64) ([]byte, error) {
 	if left := c.left(); n > left {
 		return nil, fmt.Errorf("%d bytes at byte %d, with %d left in the file", n, c.pos, left)
+	}
+	if n > uint64(len(c.data)-c.pos) {
+		return nil, errShort
 	}
 	b := c.data[c.pos : c.pos+int(n)]
 	c.pos += int(n)

@@ -117,8 +117,13 @@ type Tensor struct {
 	Dims   []int  // values a row, rows, and further dimensions, as ggml orders them
 	Part   int    // index in File.Parts
 	Offset uint64 // from that part's DataOffset, in bytes
-	Data   []byte // read-only, valid until the file is closed
+	Data   []byte // read-only, valid until the file is closed; nil where ReadHead has read the file
+
+	size uint64 // bytes
 }
+
+// Bytes is the size of the tensor's data.
+func (t *Tensor) Bytes() int64 { return int64(t.size) }
 
 // Values is the number of values in the tensor.
 func (t *Tensor) Values() int {

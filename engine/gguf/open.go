@@ -20,7 +20,7 @@ func Open(path string) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return openParts(f, r)
+	return openParts(f, func(path string) (*File, error) { return openOne(path, r) })
 }
 
 // openOne opens one file.

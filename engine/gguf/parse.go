@@ -40,15 +40,19 @@ func newRoom() *room { return &room{tensors: MaxTensors, metadata: MaxMetadata} 
 // parse is Parse with less room than a whole model has.
 func parse(data []byte, name string, r *room) (*File, error) {
 	f := &File{Name: name, Size: int64(len(data)), Alignment: defaultAlignment}
-	err := f.parse(&cursor{data: data}, r)
-	switch {
-	case err == nil:
-		f.Parts = []Part{{Name: name, Size: f.Size, DataOffset: f.DataOffset, Tensors: len(f.Tensors)}}
-		return f, nil
-	case errors.Is(err, ErrNotGGUF), errors.Is(err, ErrUnsupported):
-		return nil, fmt.Errorf("%s: %w", name, err)
+	if err := f.parse(&cursor{data: data}, r); err != nil {
+		return nil, f.refuse(err)
 	}
-	return nil, fmt.Errorf("%s: %w: %w"+fetchAgain, name, ErrDamaged, err)
+	f.Parts = []Part{{Name: name, Size: f.Size, DataOffset: f.DataOffset, Tensors: len(f.Tensors)}}
+	return f, nil
+}
+
+// refuse is what parse returned, with the name of the file and what to do.
+func (f *File) refuse(err error) error {
+	if errors.Is(err, ErrNotGGUF) || errors.Is(err, ErrUnsupported) {
+		return fmt.Errorf("%s: %w", f.Name, err)
+	}
+	return fmt.Errorf("%s: %w: %w"+fetchAgain, f.Name, ErrDamaged, err)
 }
 
 func (f *File) parse(c *cursor, r *room) error {
@@ -65,7 +69,7 @@ func (f *File) parse(c *cursor, r *room) error {
 	if err := f.parseTensors(c, tensors); err != nil {
 		return err
 	}
-	return f.layOut(c.data, c.pos)
+	return f.layOut(c)
 }
 
 // parseHeader returns the numbers of tensors and metadata, checked and taken off the room.
@@ -166,37 +170,41 @@ func (f *File) parseTensors(c *cursor, n int) error {
 	return nil
 }
 
-// layOut gives each tensor its bytes. The header ends at pos.
-func (f *File) layOut(data []byte, pos int) error {
+// layOut gives each tensor its place, and its bytes where they are here. The header ends at c.pos.
+func (f *File) layOut(c *cursor) error {
+	size := uint64(len(c.data)) + c.beyond
 	if len(f.Tensors) == 0 { // a vocabulary; its padding may have been left out
-		f.DataOffset = int64(len(data))
+		f.DataOffset = int64(size)
 		return nil
 	}
-	start := alignUp(uint64(pos), f.Alignment) // does not wrap: pos is within a slice
-	if start > uint64(len(data)) {
-		return fmt.Errorf("tensor data begins at byte %d of %d", start, len(data))
+	start := alignUp(uint64(c.pos), f.Alignment) // does not wrap: pos is within a slice
+	if start > size {
+		return fmt.Errorf("tensor data begins at byte %d of %d", start, size)
 	}
 	f.DataOffset = int64(start)
-	data = data[start:]
+	size -= start
 	for _, t := range f.Tensors {
 		if t.Offset%f.Alignment != 0 {
 			return fmt.Errorf("tensor %s: offset %d is not a multiple of the alignment, %d",
 				quote(t.Name), t.Offset, f.Alignment)
 		}
-		if t.Offset > uint64(len(data)) {
+		if t.Offset > size {
 			return fmt.Errorf("tensor %s: offset %d, with %d bytes of data in the file",
-				quote(t.Name), t.Offset, len(data))
+				quote(t.Name), t.Offset, size)
 		}
-		size, err := tensorBytes(t.Format, t.Dims)
-		if left := uint64(len(data)) - t.Offset; err == nil && size > left {
+		n, err := tensorBytes(t.Format, t.Dims)
+		if left := size - t.Offset; err == nil && n > left {
 			err = fmt.Errorf("%d bytes of %s%s at offset %d, with %d bytes left in the file",
-				size, t.Format, t.Shape(), t.Offset, left)
+				n, t.Format, t.Shape(), t.Offset, left)
 		}
 		if err != nil {
 			return fmt.Errorf("tensor %s: %w", quote(t.Name), err)
 		}
-		end := t.Offset + size
-		t.Data = data[t.Offset:end:end]
+		t.size = n
+		if c.beyond == 0 {
+			from := start + t.Offset
+			t.Data = c.data[from : from+n : from+n]
+		}
 	}
 	return checkOverlap(f.Tensors)
 }
@@ -205,7 +213,7 @@ func checkOverlap(tensors []*Tensor) error {
 	byOffset := slices.Clone(tensors)
 	slices.SortFunc(byOffset, func(a, b *Tensor) int { return cmp.Compare(a.Offset, b.Offset) })
 	for i, t := range byOffset[1:] {
-		if prev := byOffset[i]; prev.Offset+uint64(len(prev.Data)) > t.Offset {
+		if prev := byOffset[i]; prev.Offset+prev.size > t.Offset {
 			return fmt.Errorf("tensors %s and %s overlap at offset %d", quote(prev.Name), quote(t.Name), t.Offset)
 		}
 	}

@@ -66,9 +66,9 @@ func PartName(prefix string, no, count int) string {
 	return fmt.Sprintf("%s-%05d-of-%05d.gguf", prefix, no, count)
 }
 
-// openParts returns f, or closes it; if it is a part of a split model, with all other parts. Where
-// these are follows from the path of f alone: nothing that a file holds becomes a path.
-func openParts(f *File, r *room) (*File, error) {
+// openParts returns f, or closes it; if it is a part of a split model, with all other parts, which open
+// opens. Where these are follows from the name of f alone: nothing that a file holds becomes a path.
+func openParts(f *File, open func(name string) (*File, error)) (*File, error) {
 	s, err := f.split()
 	if err != nil {
 		return nil, closed(fmt.Errorf("%s: %w: %w"+fetchAgain, f.Name, ErrDamaged, err), f)
@@ -86,11 +86,11 @@ func openParts(f *File, r *room) (*File, error) {
 		if i == s.no {
 			continue
 		}
-		path := PartName(prefix, i+1, s.count)
-		if parts[i], err = openOne(path, r); err != nil {
+		name := PartName(prefix, i+1, s.count)
+		if parts[i], err = open(name); err != nil {
 			if errors.Is(err, fs.ErrNotExist) {
 				err = fmt.Errorf("%s is missing in %s, part %d of %d: %w"+keepTogether,
-					filepath.Base(path), folder(path), i+1, s.count, os.ErrNotExist)
+					filepath.Base(name), folder(name), i+1, s.count, os.ErrNotExist)
 			}
 			return nil, closed(err, parts...)
 		}
