@@ -1,0 +1,146 @@
+package serve
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/option"
+	"github.com/openai/openai-go/v3/shared"
+)
+
+// client is OpenAI's own, before a fake.
+func client(t *testing.T, f *fake) openai.Client {
+	t.Helper()
+	return openai.NewClient(option.WithBaseURL(start(t, f, Options{})+"/v1"), option.WithAPIKey("none"), option.WithMaxRetries(0))
+}
+
+// asking is a request for a call of a tool.
+func asking() openai.ChatCompletionNewParams {
+	return openai.ChatCompletionNewParams{
+		Model:    "tiny",
+		Messages: []openai.ChatCompletionMessageParamUnion{openai.SystemMessage("be short"), openai.UserMessage("weather?")},
+		Tools: []openai.ChatCompletionToolUnionParam{openai.ChatCompletionFunctionTool(shared.FunctionDefinitionParam{
+			Name: "weather", Parameters: shared.FunctionParameters{"type": "object"},
+		}), openai.ChatCompletionFunctionTool(shared.FunctionDefinitionParam{Name: "time"})},
+		Temperature: openai.Float(0.7), Seed: openai.Int(3), N: openai.Int(2), MaxCompletionTokens: openai.Int(50),
+		Logprobs: openai.Bool(true), TopLogprobs: openai.Int(1),
+		ResponseFormat: openai.ChatCompletionNewParamsResponseFormatUnion{OfJSONSchema: &shared.ResponseFormatJSONSchemaParam{
+			JSONSchema: shared.ResponseFormatJSONSchemaJSONSchemaParam{Name: "x", Schema: map[string]any{"type": "object"}},
+		}},
+	}
+}
+
+func TestOpenAIsClientForGoIsUnderstood(t *testing.T) {
+	f := &fake{say: calling, got: make(chan Request, 10)}
+	c := client(t, f)
+	res, err := c.Chat.Completions.New(t.Context(), asking())
+	if err != nil || len(res.Choices) != 2 || res.Usage.CompletionTokens == 0 {
+		t.Fatalf("%v: %+v", err, res)
+	}
+	r := <-f.got
+	if r.Sampling.Seed != 3 || r.Tokens != 50 || len(r.Template.Tools) != 2 || string(r.Schema) != `{"type":"object"}` || r.Messages[0].Role != "system" {
+		t.Errorf("request %+v", r)
+	}
+	for _, ch := range res.Choices {
+		calls := ch.Message.ToolCalls
+		if ch.FinishReason != "tool_calls" || len(calls) != 2 || calls[0].Function.Arguments != `{"city": "Ulm"}` || len(ch.Logprobs.Content) == 0 {
+			t.Errorf("choice %+v", ch)
+		}
+	}
+
+	params := asking()
+	params.N = openai.Int(1) // the accumulator knows one
+	params.StreamOptions = openai.ChatCompletionStreamOptionsParam{IncludeUsage: openai.Bool(true)}
+	s := c.Chat.Completions.NewStreaming(t.Context(), params)
+	var acc openai.ChatCompletionAccumulator
+	for s.Next() {
+		if !acc.AddChunk(s.Current()) {
+			t.Errorf("chunk %+v does not fit those before it", s.Current())
+		}
+	}
+	if err := s.Err(); err != nil || len(acc.Choices) != 1 || acc.Usage.CompletionTokens*2 != res.Usage.CompletionTokens {
+		t.Fatalf("%v: %+v", err, acc)
+	}
+	if got, want := acc.Choices[0].Message, res.Choices[0].Message; got.Content != want.Content || len(got.ToolCalls) != 2 ||
+		got.ToolCalls[1].Function.Name != "time" || acc.Choices[0].FinishReason != "tool_calls" {
+		t.Errorf("as a stream %+v, whole %+v", got, want)
+	}
+}
+
+func TestOpenAIsClientForGoGetsCompletionsModelsAndErrors(t *testing.T) {
+	c := client(t, &fake{})
+	res, err := c.Completions.New(t.Context(), openai.CompletionNewParams{
+		Model: "tiny", Prompt: openai.CompletionNewParamsPromptUnion{OfArrayOfStrings: []string{"a b", "c"}}, Logprobs: openai.Int(1),
+	})
+	if err != nil || len(res.Choices) != 2 || res.Choices[1].Text != "c" || len(res.Choices[0].Logprobs.Tokens) != 2 {
+		t.Errorf("%v: %+v", err, res)
+	}
+	models, err := c.Models.List(t.Context())
+	if err != nil || len(models.Data) != 1 || models.Data[0].ID != "tiny" {
+		t.Errorf("%v: %+v", err, models)
+	}
+	_, err = c.Chat.Completions.New(t.Context(), openai.ChatCompletionNewParams{Model: "tiny"})
+	var api *openai.Error
+	if !errors.As(err, &api) || api.StatusCode != 400 || api.Param != "messages" {
+		t.Errorf("%v, want a 400 that names messages", err)
+	}
+	params := asking()
+	params.Model = "gpt-4"
+	if _, err = c.Chat.Completions.New(t.Context(), params); !errors.As(err, &api) || api.StatusCode != 404 || api.Code != "model_not_found" {
+		t.Errorf("%v, want a 404 that says which model there is", err)
+	}
+}
+
+// TestOpenAIsClientForJavaScriptIsUnderstood runs testdata/client.mjs with the npm package openai, which
+// lies where KVASIR_OPENAI_JS says.
+func TestOpenAIsClientForJavaScriptIsUnderstood(t *testing.T) {
+	dir := os.Getenv("KVASIR_OPENAI_JS")
+	node, err := exec.LookPath("node")
+	switch {
+	case dir == "":
+		t.Skip("KVASIR_OPENAI_JS does not say where the npm package openai lies")
+	case err != nil:
+		t.Skip("node is not installed")
+	}
+	script, err := filepath.Abs("testdata/client.mjs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := start(t, &fake{say: calling}, Options{})
+	out, err := exec.CommandContext(t.Context(), node, script, filepath.Join(dir, "index.mjs"), url+"/v1").CombinedOutput()
+	if err != nil || strings.TrimSpace(string(out)) != "done" {
+		t.Errorf("%v:\n%s", err, out)
+	}
+}
+
+// TestRequestsOfOtherClientsAreUnderstood posts what other programs send, as they write it.
+func TestRequestsOfOtherClientsAreUnderstood(t *testing.T) {
+	f := &fake{say: calling, got: make(chan Request, 10)}
+	url := start(t, f, Options{})
+	files, err := filepath.Glob("testdata/requests/*.json")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d requests, %v", len(files), err)
+	}
+	for _, name := range files {
+		body, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := "/v1/completions"
+		if strings.Contains(string(body), `"messages"`) {
+			path = "/v1/chat/completions"
+		}
+		status, text := post(t, url+path, string(body))
+		if status != 200 || !json.Valid([]byte(text)) && !strings.Contains(text, "[DONE]") {
+			t.Errorf("%s: status %d: %s", name, status, text)
+			continue
+		}
+		<-f.got
+	}
+}
