@@ -115,7 +115,7 @@ func (g *Gateway) visit(v *visitor) func() {
 		v.refuse("route", &ws.Refusal{Status: http.StatusNotFound, Reason: "this gateway knows no such hub"})
 		return nil
 	}
-	nc, err := g.reach(v, r, append(req.Head[:len(req.Head):len(req.Head)], req.Rest...))
+	nc, err := g.reach(v, r, append(sayFrom(req.Head, host(v.raw)), req.Rest...))
 	if err != nil {
 		g.f.tally.refuse("hub", host(v.raw), err)
 		_ = ws.Refuse(v.nc, &ws.Refusal{Status: http.StatusBadGateway,

@@ -191,6 +191,10 @@ func (h *Hub) visit(v *visitor) func() {
 	if err == nil && !asks(req.Request, "") || err != nil && errors.Is(err, ws.ErrHandshake) && looksHTTP(t.got) {
 		return h.http.take(v, t.got)
 	}
+	var from []string // a gateway says so in the first request
+	if err == nil {
+		from = req.Header[fromHeader]
+	}
 	for try := 1; ; try++ {
 		if err != nil {
 			v.refuse("request", err)
@@ -206,7 +210,9 @@ func (h *Hub) visit(v *visitor) func() {
 			return nil
 		}
 		_ = ws.Refuse(v.nc, err) // the same error
-		req, err = ws.ReadRequest(v.nc, req.Rest, h.f.o.Head)
+		if req, err = ws.ReadRequest(v.nc, req.Rest, h.f.o.Head); err == nil {
+			req.Header[fromHeader] = from
+		}
 	}
 }
 
@@ -264,7 +270,7 @@ func (h *Hub) admit(req *ws.Request, protocol string, role seal.Role) (seal.Proo
 	if !asks(req.Request, protocol) {
 		return seal.Proof{}, &ws.Refusal{Status: http.StatusBadRequest, Reason: "this path is for Upgrade: " + protocol}
 	}
-	p, err := h.door.Admit(h.f.ctx, req.Header, req.RequestURI, role)
+	p, err := h.door.Admit(seal.WithOrigin(h.f.ctx, h.origin(req)), req.Header, req.RequestURI, role)
 	if err == nil {
 		return p, nil
 	}
