@@ -72,6 +72,10 @@ func (b *Backbone) start(o BackboneOptions) (err error) {
 		return err
 	}
 	c.Model, c.Local = b.local.Model(), b.local.Experts()
+	c.Exponents, c.TopK = b.local.Exponents(), b.local.TopK()
+	if c.Slices, err = o.source(b.local); err != nil {
+		return err
+	}
 	if b.swarm, err = NewSwarm(c); err != nil {
 		return err
 	}
@@ -86,7 +90,10 @@ func (b *Backbone) start(o BackboneOptions) (err error) {
 func (o *BackboneOptions) identity() (c SwarmConfig, root seal.Key, err error) {
 	c = SwarmConfig{
 		Workers: o.Workers, Log: o.Log, Dialer: relay.Dialer{Now: o.Now}, Refuse: o.refuse,
-		Joined: func(w WorkerStats) { o.Log.Info("worker joined", "worker", w.ID) },
+		Joined: func(w WorkerStats) {
+			o.Log.Info("worker joined", "worker", w.ID, "memory_mib", w.Memory>>20, "rows_per_s", w.Rate, "rtt", w.RTT)
+		},
+		Holds: func(id, what string) { o.Log.Info("worker is ready", "worker", id, "holds", what) },
 		Left: func(w WorkerStats, err error) {
 			o.Log.Info("worker left; others, or this machine, compute its experts", "worker", w.ID, "picks", w.Picks, "why", err)
 		},

@@ -23,6 +23,7 @@ import (
 	"kvasir/engine/grammar"
 	"kvasir/engine/model"
 	"kvasir/engine/schedule"
+	slicing "kvasir/engine/slices"
 	"kvasir/engine/tiny"
 	"kvasir/engine/tokenizer"
 	"kvasir/engine/worker"
@@ -295,6 +296,15 @@ func (e *Engine) Model() worker.Model {
 		Hash: experts.HashModel(e.file, e.profile), Profile: experts.HashProfile(e.profile),
 	}
 }
+
+// Source serves the routed experts of this model to workers.
+func (e *Engine) Source() (*slicing.Source, error) { return slicing.NewSource(e.file, e.model.Layers) }
+
+// Exponents are those of the model's arithmetic profile, one a layer.
+func (e *Engine) Exponents() []int { return e.profile.Exponents }
+
+// TopK is how many experts a row goes through in a layer.
+func (e *Engine) TopK() int { return e.model.TopK }
 
 // Close ends what is under way and releases the model file.
 func (e *Engine) Close() error {

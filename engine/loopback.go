@@ -24,7 +24,15 @@ type LoopbackConfig struct {
 	Workers int
 	Place   Placement
 	Local   moe.Experts // the backbone's fallback; nil: none
-	Wait    time.Duration
+
+	// Slices, if set, are served to the workers, which then have no model: worker i has Memory(i) for what
+	// it fetches, and Shelf(i) keeps it.
+	Slices    SliceSource
+	Exponents []int
+	TopK      int
+	Shelf     func(i int) (worker.Shelf, error)
+	Memory    func(i int) int64
+	Wait      time.Duration
 
 	// Home, if set, is a folder for the hub's ledger and the gateway's wallet.
 	Home string
@@ -49,6 +57,7 @@ type Loopback struct {
 	client    *relay.HubClient // of the gateway, for the ledger's feed
 	listeners []net.Listener
 	workers   []func() // ends worker i
+	more      func(i int) error
 	wg        sync.WaitGroup
 
 	mu  sync.Mutex
@@ -110,6 +119,7 @@ func (l *Loopback) start(ctx context.Context, c LoopbackConfig) error {
 		Key: backboneKey, Grant: backboneGrant, Root: root.Public(),
 		Hubs:  []relay.Target{{Address: "wss://" + hubAddr, Hub: l.Hub.ID()}},
 		Model: c.Model, Workers: c.Workers, Place: c.Place, Local: c.Local, Wait: c.Wait, Log: c.Log,
+		Slices: c.Slices, Exponents: c.Exponents, TopK: c.TopK,
 	})
 	if err != nil {
 		return err
@@ -119,8 +129,11 @@ func (l *Loopback) start(ctx context.Context, c LoopbackConfig) error {
 		return err
 	}
 	join := seal.Join{Host: gatewayAddr, Token: token, Root: root.Public()}
-	for i := range c.Workers {
-		l.startWorker(ctx, c, i, join)
+	l.more = func(i int) error { return l.startWorker(ctx, c, i, join) }
+	for range c.Workers {
+		if err := l.AddWorker(); err != nil {
+			return err
+		}
 	}
 	if err := l.Swarm.WaitFor(ctx, c.Workers); err != nil {
 		l.mu.Lock()
@@ -177,13 +190,23 @@ func (l *Loopback) startGateway(c relay.GatewayConfig) (addr string, err error) 
 	return addr, nil
 }
 
-func (l *Loopback) startWorker(ctx context.Context, c LoopbackConfig, i int, join seal.Join) {
+// AddWorker starts one more worker, whose number is the next. It does not wait for it.
+func (l *Loopback) AddWorker() error { return l.more(len(l.workers)) }
+
+func (l *Loopback) startWorker(ctx context.Context, c LoopbackConfig, i int, join seal.Join) error {
 	w := worker.Config{Join: join, Key: seal.NewKey(), Model: c.Model, Log: c.Log}
+	if c.Slices != nil {
+		shelf, err := c.Shelf(i)
+		if err != nil {
+			return err
+		}
+		w.Model, w.Shelf, w.Memory = worker.Model{}, shelf, c.Memory(i)
+	}
 	if c.Dial != nil {
 		w.Dialer.NetDial = c.Dial(i)
 	}
 	if c.Wrap != nil {
-		w.Model.Experts = c.Wrap(i, w.Model.Experts)
+		w.Wrap = func(x moe.Experts) moe.Experts { return c.Wrap(i, x) }
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan struct{})
@@ -195,6 +218,7 @@ func (l *Loopback) startWorker(ctx context.Context, c LoopbackConfig, i int, joi
 		cancel()
 		<-done
 	})
+	return nil
 }
 
 // note keeps the first error of a part.

@@ -7,6 +7,7 @@ import (
 
 	"kvasir/batcher"
 	"kvasir/engine/ledger"
+	"kvasir/wire"
 )
 
 // reportEvery is how often a backbone signs what a worker has done.
@@ -65,6 +66,8 @@ func (a *accounts) report(limit time.Duration) {
 		var r ledger.Report
 		if r, err = ledger.Parse(signed); err == nil {
 			a.reporter.Done(r.Sequence)
+			// The worker learns what was signed for it; one that has left looks into its wallet.
+			_ = a.w.session.SendReceipt(wire.Receipt{Sequence: uint64(r.Sequence), Signed: signed})
 		}
 	}
 	if err != nil && !a.refused && a.s.c.Log != nil {

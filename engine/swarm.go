@@ -18,8 +18,7 @@ import (
 	"kvasir/wire/seal"
 )
 
-// Placement says what worker number i of n holds. Every worker has the whole model in this form, so a
-// placement can change from one moment to the next.
+// Placement says what worker number i of n holds.
 type Placement func(i, n int) *batcher.Set
 
 // ByLayer gives whole layers to workers in turn: a row of a layer then goes to one worker only.
@@ -61,13 +60,20 @@ type SwarmConfig struct {
 
 	Model   worker.Model // what is served; its Experts are not used
 	Workers int          // wanted at each hub
-	Place   Placement    // nil: ByLayer
-	Local   moe.Experts  // computes what no worker answers; nil: calls wait for a worker
-	Wait    time.Duration
+	Place   Placement    // nil: package place decides, by what the workers are good for
+
+	// Slices serves workers that hold what they are assigned; nil: workers are to have the whole model.
+	Slices    SliceSource
+	Exponents []int // of the model's profile, one a layer; with Slices
+	TopK      int   // picks a row, as far as it is known
+
+	Local moe.Experts // computes what no worker answers; nil: calls wait for a worker
+	Wait  time.Duration
 
 	Refuse func(seal.Proof) error   // why a worker is not wanted; may be nil
 	Joined func(WorkerStats)        // may be nil
 	Left   func(WorkerStats, error) // may be nil
+	Holds  func(id, what string)    // a worker has loaded what it was assigned; must not wait; may be nil
 	Log    *slog.Logger
 	Dialer relay.Dialer
 }
@@ -86,7 +92,9 @@ type Swarm struct {
 	err     error       // why, once failed is closed; under mu
 	present []*attached // in the order of joining; under mu
 	gone    []WorkerStats
-	changed chan struct{}   // closed and replaced when present changes; under mu
+	changed chan struct{}   // closed and replaced when present changes, or what they hold; under mu
+	planned bool            // the plan is about those who are present; under mu
+	timer   *time.Timer     // until it is; nil: none runs; under mu
 	ending  map[string]bool // hubs that drain, until they are back; under mu
 }
 
@@ -98,7 +106,11 @@ type attached struct {
 	drain   context.CancelCauseFunc // sends the worker away
 	session *link.Session
 	lane    *batcher.Lane
+	gate    *gate // before the lane
 	member  *batcher.Member
+	ctx     context.Context // of the session
+	moves   sync.WaitGroup
+	share   // under Swarm.mu
 }
 
 // WorkerStats is what a worker has done.
@@ -112,19 +124,21 @@ type WorkerStats struct {
 	BytesOut   uint64 // to the worker, within the inner TLS
 	BytesBack  uint64
 	RTT        time.Duration
+	Memory     int64   // that it has for slices; 0: it has the whole model
+	Rate       int     // expert rows a second, of the standard expert, as it says
+	Down       float64 // bytes a second to it, while it fetched its slices last; 0: not known
+	Holds      string
 }
 
 // NewSwarm begins to take workers, until Close.
 func NewSwarm(c SwarmConfig) (*Swarm, error) {
-	if c.Place == nil {
-		c.Place = ByLayer(c.Model.Layers, c.Model.PerLayer)
-	}
 	ctx, end := context.WithCancelCause(context.Background())
 	s := &Swarm{
 		c: c, cancel: func() { end(errEnding) },
 		dispatcher: batcher.NewDispatcher(batcher.Options{Local: c.Local, Wait: c.Wait}),
 		failed:     make(chan struct{}),
 		changed:    make(chan struct{}),
+		planned:    true,
 		ending:     map[string]bool{},
 	}
 	var err error
@@ -171,10 +185,13 @@ func (s *Swarm) attach(ctx context.Context, a *relay.Accepted) error {
 		_ = a.Conn.Close() // the error says more
 		return err
 	}
-	session, err := link.Open(ctx, inner, link.Options{
-		Hello: s.c.Model.Hello(), Name: "worker " + a.Worker.Key.Short(), Log: s.c.Log,
-	})
+	session, err := link.Open(ctx, inner, s.linkOptions(a.Worker.Key))
 	if err != nil {
+		return err
+	}
+	share, err := s.newShare(session.Peer())
+	if err != nil {
+		_ = session.Close() // the error says more
 		return err
 	}
 	lane, err := batcher.NewLane(session, batcher.Limits{}, 0)
@@ -184,7 +201,10 @@ func (s *Swarm) attach(ctx context.Context, a *relay.Accepted) error {
 	}
 	ctx, drain := context.WithCancelCause(ctx)
 	defer drain(nil)
-	w := &attached{id: a.Worker.Key.Short(), key: a.Worker.Key, hub: a.Hub, drain: drain, session: session, lane: lane}
+	w := &attached{
+		id: a.Worker.Key.Short(), key: a.Worker.Key, hub: a.Hub, drain: drain, session: session,
+		lane: lane, gate: newGate(lane), ctx: ctx, share: share,
+	}
 	s.join(w)
 	left := make(chan struct{}) // closed when the worker's counts are final
 	var reports sync.WaitGroup
@@ -192,7 +212,10 @@ func (s *Swarm) attach(ctx context.Context, a *relay.Accepted) error {
 		reports.Go(func() { a.keep(left) })
 	}
 	if s.c.Joined != nil {
-		s.c.Joined(w.stats())
+		s.mu.Lock()
+		now := w.stats()
+		s.mu.Unlock()
+		s.c.Joined(now)
 	}
 	select {
 	case <-session.Leaving():
@@ -209,13 +232,15 @@ func (s *Swarm) attach(ctx context.Context, a *relay.Accepted) error {
 		err = session.Err()
 	}
 	_ = session.Close()
+	drain(nil) // for what it was to load
+	w.moves.Wait()
 	lane.Close()
 	<-w.member.Done()
 	close(left)
 	reports.Wait()
+	s.mu.Lock()
 	last := w.stats()
 	last.Session = a.Session
-	s.mu.Lock()
 	s.gone = append(s.gone, last)
 	s.mu.Unlock()
 	if s.c.Left != nil {
@@ -261,14 +286,23 @@ func (s *Swarm) Err() error {
 	return s.err
 }
 
-// join gives the worker its share, and the others theirs anew.
+// linkOptions are those of a session with a worker.
+func (s *Swarm) linkOptions(key seal.PublicKey) link.Options {
+	o := link.Options{Hello: s.c.Model.Hello(), Name: "worker " + key.Short(), Log: s.c.Log}
+	if s.c.Slices != nil {
+		o.Hello.Features |= wire.FeatureFetch
+		o.Slices = s.c.Slices.Read
+	}
+	return o
+}
+
+// join takes a worker in, and plans anew.
 func (s *Swarm) join(w *attached) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.present = append(s.present, w)
-	n := len(s.present)
-	w.member = s.dispatcher.Join(w.id, w.lane, s.c.Place(n-1, n))
-	s.place()
+	w.member = s.dispatcher.Join(w.id, w.gate, &batcher.Set{})
+	s.changedMembers()
 	if s.ending[w.hub] {
 		w.drain(errHubEnds)
 	}
@@ -278,26 +312,17 @@ func (s *Swarm) leave(w *attached) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.present = slices.DeleteFunc(s.present, func(x *attached) bool { return x == w })
-	s.place()
 	w.member.Leave()
+	s.changedMembers()
 }
 
-// place gives every present worker its share. Under mu.
-func (s *Swarm) place() {
-	for i, w := range s.present {
-		w.member.Update(s.c.Place(i, len(s.present)))
-	}
-	close(s.changed)
-	s.changed = make(chan struct{})
-}
-
-// WaitFor returns when n workers are present.
+// WaitFor returns when n workers are present and hold what they shall.
 func (s *Swarm) WaitFor(ctx context.Context, n int) error {
 	for {
 		s.mu.Lock()
-		have, changed := len(s.present), s.changed
+		have, quiet, changed := len(s.present), s.quiet(), s.changed
 		s.mu.Unlock()
-		if have >= n {
+		if have >= n && quiet {
 			return nil
 		}
 		select {
@@ -305,6 +330,9 @@ func (s *Swarm) WaitFor(ctx context.Context, n int) error {
 		case <-s.failed:
 			return s.Err()
 		case <-ctx.Done():
+			if have >= n {
+				return fmt.Errorf("%d workers have come and still load what they are to hold: %w", have, context.Cause(ctx))
+			}
 			return fmt.Errorf("%d of %d workers have come: %w", have, n, context.Cause(ctx))
 		}
 	}
@@ -321,17 +349,24 @@ func (s *Swarm) Workers() []WorkerStats {
 	return list
 }
 
+// stats is under Swarm.mu.
 func (w *attached) stats() WorkerStats {
 	m, l := w.member.Stats(), w.session.Stats()
 	return WorkerStats{
 		ID: w.id, Key: w.key, Dispatches: m.Dispatches, Rows: m.Rows, Picks: m.Picks,
 		BytesOut: l.BytesOut, BytesBack: l.BytesIn, RTT: l.MinRTT,
+		Memory: w.memory, Rate: w.rate, Down: w.down, Holds: w.held.set().String(),
 	}
 }
 
 // Close sends the workers away and returns when no goroutine is left.
 func (s *Swarm) Close() {
 	s.cancel()
+	s.mu.Lock()
+	if s.timer != nil {
+		s.timer.Stop() // one that runs already finds nobody
+	}
+	s.mu.Unlock()
 	s.wg.Wait() // the last reports go out over the control connections
 	s.backbone.Close()
 }

@@ -1,5 +1,11 @@
 // Package worker is the far end of a swarm: it joins through a gateway, waits for a backbone, and computes
 // experts for it until one of the two leaves, over one outbound connection and with no open port.
+//
+//	measure -> join -> wait in the lobby -> Hello -> Assign: fetch, check, load -> Ready -> compute
+//	              ^                                                                            |
+//	              +---------- full jitter, or when a GoAway or the owner says ------------------+
+//
+// What it holds stays loaded from one session to the next, as long as the model stays the same.
 package worker
 
 import (
@@ -16,14 +22,21 @@ import (
 	"kvasir/wire/seal"
 )
 
-// ErrOtherModel: the backbones of the hub serve another model than this worker has.
-var ErrOtherModel = errors.New("worker: no backbone serves the model that this worker has; give the model " +
-	"file that is served, and the same profile beside it")
+// Errors of this package; test with errors.Is.
+var (
+	// ErrOtherModel: the backbones of the hub serve another model than this worker has.
+	ErrOtherModel = errors.New("worker: no backbone serves the model that this worker has; give the model " +
+		"file that is served, and the same profile beside it, or none: then what is needed is fetched")
+	// ErrMemory: slices do not fit into the memory that this worker has for them.
+	ErrMemory = errors.New("worker: too much for the memory that is there for slices")
+	// ErrAssign: a backbone assigned what its model does not have.
+	ErrAssign = errors.New("worker: the backbone assigned what its model does not have")
+)
 
 // Model is what a worker computes: an executor, and what it says of itself, so that a backbone of another
 // model is refused and never served wrong.
 type Model struct {
-	Experts  moe.Experts
+	Experts  moe.Experts // of the whole model; nil: it holds what it is assigned
 	Layers   int
 	PerLayer int // experts a layer
 	Hidden   int // values a row
@@ -39,43 +52,76 @@ func (m Model) Hello() wire.Hello {
 	}
 }
 
-// Config is for Run.
+// Config is for New.
 type Config struct {
 	Join    seal.Join
 	Address string   // ws:// or wss:// of the gateway; empty: wss:// and the host of Join
 	Key     seal.Key // this worker's identity
-	Model   Model
+
+	// Model is what this machine has. Without one it computes for any model, and fetches its slices.
+	Model Model
+	// Shelf is where slices come from; nil: Model.Experts holds everything.
+	Shelf  Shelf
+	Memory int64  // bytes for slices; with Shelf
+	Rate   int    // expert rows a second, see Measure; 0: not measured
+	Busy   *Busy  // the owner's need of the machine; nil: nobody asks
+	Agent  string // program, version and system, for people
 
 	Waiting func(reason string)        // why there is no work yet; may be nil
 	Working func(session string)       // a session has begun; may be nil
+	Holding func(what string)          // an Assign is in force; may be nil
 	Lost    func(error, time.Duration) // a failure, and how long until the next try; may be nil
+	// Receipt is given what the backbone signs about the work done, and by whom; it must not wait; may be
+	// nil.
+	Receipt func(backbone seal.PublicKey, session string, r wire.Receipt)
+
+	// Wrap, if set, wraps the executor that answers: a test spoils answers with it.
+	Wrap func(moe.Experts) moe.Experts
+
 	Dialer  relay.Dialer
 	Backoff relay.Backoff
 	Log     *slog.Logger // nil: none
 }
 
+// Worker is a worker with what it holds and has done.
+type Worker struct {
+	c      Config
+	holder *holder // nil: it holds the whole model
+	status status
+}
+
+// New returns a worker. Run is to follow.
+func New(c Config) *Worker {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	w := &Worker{c: c}
+	if c.Shelf != nil {
+		w.holder = &holder{shelf: c.Shelf, memory: c.Memory, status: &w.status, log: c.Log}
+	}
+	return w
+}
+
+// Run is New and Worker.Run.
+func Run(ctx context.Context, c Config) error { return New(c).Run(ctx) }
+
 // Run works until ctx ends; then it finishes what is under way and returns nil. It comes back after
 // every failure that another try may mend, and returns the others: a token or key that is refused, or a
 // backbone of another model or arithmetic.
-func Run(ctx context.Context, c Config) error {
+func (w *Worker) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	waiting := c.Waiting
-	c.Waiting = func(reason string) {
-		if reason == relay.OtherModel {
-			stop(ErrOtherModel)
+	w.status.set(Connecting, "")
+	err := relay.Keep(ctx, w.c.Backoff, func(ctx context.Context) error {
+		if err := w.untilFree(ctx); err != nil {
+			return err
 		}
-		if waiting != nil {
-			waiting(reason)
-		}
-	}
-	err := relay.Keep(ctx, c.Backoff, func(ctx context.Context) error {
-		err := c.session(ctx)
+		err := w.session(ctx, stop)
 		if errors.Is(err, link.ErrRefused) || errors.Is(err, seal.ErrRefused) {
 			stop(err) // the two do not fit together, and will not the next time
 		}
 		return err
-	}, c.Lost)
+	}, w.lost)
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
 	}
@@ -85,11 +131,37 @@ func Run(ctx context.Context, c Config) error {
 	return err
 }
 
+// lost tells of a session that failed.
+func (w *Worker) lost(err error, wait time.Duration) {
+	w.status.set(Connecting, "the connection was lost")
+	if w.c.Lost != nil {
+		w.c.Lost(err, wait)
+	}
+}
+
+// wait tells why there is no work.
+func (w *Worker) wait(state State, reason string) {
+	w.status.set(state, reason)
+	if w.c.Waiting != nil {
+		w.c.Waiting(reason)
+	}
+}
+
 // session joins, and returns when the session has ended.
-func (c Config) session(ctx context.Context) error {
+func (w *Worker) session(ctx context.Context, stop context.CancelCauseFunc) error {
+	c := &w.c
+	model := ""
+	if c.Model.Hash != [32]byte{} {
+		model = fmt.Sprintf("%x", c.Model.Hash)
+	}
 	p, err := relay.DialWorker(ctx, relay.WorkerConfig{
-		Join: c.Join, Address: c.Address, Key: c.Key, Model: fmt.Sprintf("%x", c.Model.Hash),
-		Waiting: c.Waiting, Dialer: c.Dialer,
+		Join: c.Join, Address: c.Address, Key: c.Key, Model: model, Dialer: c.Dialer,
+		Waiting: func(reason string) {
+			if reason == relay.OtherModel {
+				stop(ErrOtherModel)
+			}
+			w.wait(Waiting, reason)
+		},
 	})
 	if err != nil {
 		return err
@@ -99,19 +171,26 @@ func (c Config) session(ctx context.Context) error {
 		_ = p.Conn.Close() // the error says more
 		return err
 	}
-	o := link.Options{Hello: c.Model.Hello(), Name: "backbone " + p.Grant.Key.Short(), Log: c.Log}
-	w := link.Worker{Experts: c.Model.Experts}
-	if c.Working != nil {
-		w.Started = func(*link.Peer) { c.Working(p.Session) }
-	}
-	err = seal.Explain(link.Serve(ctx, inner, w, o))
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	s := &session{w: w, id: p.Session, backbone: p.Grant.Key, ctx: ctx}
+	defer s.group.Wait()
+	defer end()
+	err = seal.Explain(link.Serve(ctx, inner, s.worker(), s.options()))
+	w.status.end()
 	var away *link.Away
 	if errors.As(err, &away) {
-		sleep(ctx, away.Back)
+		if away.Back > 0 {
+			w.status.set(Waiting, "the backbone has sent this worker away for a while: "+away.Text)
+		}
+		sleep(ctx, min(away.Back, maxBack))
 		return nil
 	}
 	return err
 }
+
+// maxBack is the longest that a backbone may send a worker away for.
+const maxBack = time.Hour
 
 func sleep(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)

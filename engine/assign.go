@@ -1,0 +1,373 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"kvasir/batcher/place"
+	"kvasir/engine/worker"
+	"kvasir/wire"
+	"kvasir/wire/link"
+)
+
+// How experts come to workers. Under Swarm.mu every worker has three masks:
+//
+//	want    what the plan says, made anew when somebody joins or leaves
+//	held    what it has loaded, as its last Ready said
+//	serves  what the dispatcher sends it: want and held; and what nobody serves then, all who hold it
+//
+// settle compares them and starts moves, at most one a worker at a time: a move is one Assign. What a
+// worker holds beyond the plan it keeps, until the room is needed; so when another leaves it can take over
+// at once. A move that drops something that only this worker serves waits for another worker to have it,
+// as long as another move is under way that may bring that about.
+
+// SliceSource is a model's experts, for workers that hold what they are assigned. *slices.Source is one.
+type SliceSource interface {
+	// Slice names experts of a layer, with their hash.
+	Slice(layer, lo, hi int) (wire.Slice, error)
+	// Read is a link.SliceReader.
+	Read(ctx context.Context, h wire.Hash, off uint64, dst []byte) (int, uint64, error)
+	// ExpertBytes is how much memory an expert of a layer takes.
+	ExpertBytes(layer int) int64
+}
+
+// planDelay is how long a plan waits for others to join or leave at about the same time.
+const planDelay = 150 * time.Millisecond
+
+// share is what a worker shall hold, and does. All under Swarm.mu.
+type share struct {
+	memory             int64 // bytes for slices; 0: it has the whole model
+	rate               int   // expert rows a second, of the standard expert
+	want, held, serves mask
+	cached             []place.Range
+	move               *move // under way, or nil
+	refused            mask  // what it could not load; not tried again
+	failures           int   // each halves what it is trusted with
+	down               float64
+}
+
+// move is one Assign under way.
+type move struct {
+	want   mask // of the plan that it is for
+	next   mask
+	keeps  mask // of what is held: what the worker goes on serving
+	cancel context.CancelFunc
+}
+
+// newShare says what a worker begins with. It reads the hashes of what the worker says it has cached.
+func (s *Swarm) newShare(h *wire.Hello) (share, error) {
+	none := newMask(s.c.Model.Layers, s.c.Model.PerLayer)
+	a := share{memory: h.Memory, rate: h.Rate, want: none, held: none, serves: none, refused: none}
+	if h.Memory == 0 && h.Features&wire.FeatureFetch == 0 {
+		a.held = none.clone().fill()
+		return a, nil
+	}
+	if s.c.Slices == nil {
+		return a, fmt.Errorf("%w: the worker wants slices, and this backbone has none to give", link.ErrRefused)
+	}
+	for _, c := range h.Slices {
+		if c.Layer >= s.c.Model.Layers || c.Hi > s.c.Model.PerLayer {
+			continue // of another model
+		}
+		if mine, err := s.c.Slices.Slice(c.Layer, c.Lo, c.Hi); err == nil && mine.Hash == c.Hash {
+			a.cached = append(a.cached, place.Range{Layer: c.Layer, Lo: c.Lo, Hi: c.Hi})
+		}
+	}
+	return a, nil
+}
+
+// assigned reports whether the worker holds what it is assigned, not the whole model.
+func (a *share) assigned() bool { return a.memory > 0 }
+
+// changedMembers plans anew: soon where workers load what they are assigned, since others may follow; at
+// once where nothing has to be loaded. Under mu.
+func (s *Swarm) changedMembers() {
+	soon := false
+	for _, w := range s.present {
+		soon = soon || w.assigned()
+	}
+	if !soon {
+		s.plan()
+		return
+	}
+	s.planned = false
+	if s.timer == nil {
+		s.timer = time.AfterFunc(planDelay, func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.timer = nil
+			s.plan()
+		})
+	}
+	s.settle() // with those who are left, until then
+}
+
+// plan says what every worker shall hold. Under mu.
+func (s *Swarm) plan() {
+	defer s.settle()
+	s.planned = true
+	if s.c.Place != nil {
+		for i, w := range s.present {
+			w.want = w.want.of(s.c.Place(i, len(s.present)))
+		}
+		return
+	}
+	p := place.Make(s.placeModel(), place.Backbone{}, s.placeWorkers())
+	for i, w := range s.present {
+		w.want = newMask(s.c.Model.Layers, s.c.Model.PerLayer)
+		w.want.add(p.Workers[i].Ranges)
+	}
+}
+
+// What a value takes on the wire: of a row, and of an answer as it mostly is.
+const (
+	rowValue     = 1.02
+	partialValue = 1.7
+)
+
+func (s *Swarm) placeModel() place.Model {
+	m := place.Model{
+		Layers: s.c.Model.Layers, Experts: s.c.Model.PerLayer, TopK: s.c.TopK,
+		RowBytes: rowValue * float64(s.c.Model.Hidden), PartialBytes: partialValue * float64(s.c.Model.Hidden),
+	}
+	for l := range m.Layers {
+		m.ExpertBytes = append(m.ExpertBytes, s.expertBytes(l))
+	}
+	return m
+}
+
+// expertBytes is what an expert takes of a worker's memory.
+func (s *Swarm) expertBytes(layer int) int64 {
+	if s.c.Slices == nil {
+		return 1 // all workers have all of them
+	}
+	return s.c.Slices.ExpertBytes(layer)
+}
+
+// wholeMemory is that of a worker which has the whole model.
+const wholeMemory = 1 << 60
+
+func (s *Swarm) placeWorkers() (list []place.Worker) {
+	for _, w := range s.present {
+		p := place.Worker{
+			Name: w.id, Memory: w.memory >> w.failures, Rows: s.rows(w.rate), RTT: w.session.Stats().MinRTT,
+			Down: w.down, Cached: w.cached, Held: w.held.ranges(),
+		}
+		if !w.assigned() {
+			p.Memory = wholeMemory
+		}
+		if w.move != nil {
+			p.Held = w.held.or(w.move.next).ranges()
+		}
+		list = append(list, p)
+	}
+	return list
+}
+
+// rows makes expert rows of this model of those of the standard expert, by how many weights they have.
+func (s *Swarm) rows(rate int) float64 {
+	if rate == 0 || s.c.Slices == nil {
+		return float64(rate)
+	}
+	const standard = 3 * worker.StandardHidden * worker.StandardFFN * 9 / 16 // bytes, in Q4_K
+	return float64(rate) * standard / float64(max(1, s.c.Slices.ExpertBytes(0)))
+}
+
+// settle brings what is served in line with what is held, and starts the moves that may start. Under mu.
+func (s *Swarm) settle() {
+	s.serve()
+	var blocked *attached
+	moving := false
+	for _, w := range s.present {
+		next, ok := s.next(w)
+		switch {
+		case !ok:
+		case s.c.Local == nil && s.lonely(w, w.serves.minus(s.keeps(w, next))):
+			blocked = w
+		default:
+			s.begin(w, next)
+		}
+		moving = moving || w.move != nil
+	}
+	if blocked != nil && !moving { // nobody will take over what it has: it is the lesser evil
+		next, _ := s.next(blocked)
+		s.begin(blocked, next)
+	}
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// serve tells the dispatcher what each worker serves. Under mu.
+func (s *Swarm) serve() {
+	served := newMask(s.c.Model.Layers, s.c.Model.PerLayer)
+	for _, w := range s.present {
+		served = served.or(w.want.and(w.safe()))
+	}
+	for _, w := range s.present {
+		serves := w.want.and(w.safe()).or(w.safe().minus(served))
+		if !serves.equal(w.serves) {
+			w.serves = serves
+			w.member.Update(serves.set())
+		}
+	}
+}
+
+// safe is what the worker holds and keeps while a move is under way.
+func (w *attached) safe() mask {
+	if w.move == nil {
+		return w.held
+	}
+	return w.move.keeps
+}
+
+// keeps returns what the worker goes on serving while it loads next. It loads a layer anew that changes;
+// where there is no room for both, the old one goes first.
+func (s *Swarm) keeps(w *attached, next mask) mask {
+	same := w.held.clone()
+	for at := 0; at < len(same.has); at += same.experts {
+		if a, b := w.held.has[at:at+same.experts], next.has[at:at+same.experts]; !slices.Equal(a, b) {
+			clear(same.has[at : at+same.experts])
+		}
+	}
+	if next.bytes(s.expertBytes)+w.held.minus(same).bytes(s.expertBytes) <= w.memory/10*9 {
+		return w.held.and(next)
+	}
+	return same
+}
+
+// next returns what a worker is to load now; ok is false when nothing is, or something else is under way.
+// A move that has become pointless is given up: its end comes back to settle.
+func (s *Swarm) next(w *attached) (next mask, ok bool) {
+	if !w.assigned() || !s.planned {
+		return next, false
+	}
+	if w.want.minus(w.held).empty() || w.want.equal(w.refused) {
+		if w.move != nil {
+			w.move.cancel()
+		}
+		return next, false
+	}
+	next = w.held.or(w.want)
+	if next.bytes(s.expertBytes) > w.memory/5*4 || len(next.ranges()) > wire.MaxSlices {
+		next = w.want.first(wire.MaxSlices)
+	}
+	if w.move == nil {
+		return next, !next.minus(w.held).empty()
+	}
+	if !w.move.next.equal(next) {
+		w.move.cancel()
+	}
+	return next, false
+}
+
+// lonely reports whether nobody but w serves some of the experts.
+func (s *Swarm) lonely(w *attached, lost mask) bool {
+	for _, o := range s.present {
+		if o != w {
+			lost = lost.minus(o.safe())
+		}
+	}
+	return !lost.empty()
+}
+
+// begin starts a move. Under mu.
+func (s *Swarm) begin(w *attached, next mask) {
+	ctx, cancel := context.WithCancel(w.ctx)
+	w.move = &move{want: w.want, next: next, keeps: s.keeps(w, next), cancel: cancel}
+	drops := !w.held.minus(w.move.keeps).empty()
+	if drops {
+		s.serve()
+	}
+	w.moves.Go(func() {
+		defer cancel()
+		from, began := w.session.Stats().BytesOut, time.Now()
+		err := s.assign(ctx, w, next, drops)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if sent := w.session.Stats().BytesOut - from; err == nil && sent >= downSample {
+			w.down = float64(sent) / time.Since(began).Seconds()
+		}
+		s.moved(ctx, w, err)
+	})
+}
+
+// downSample is how many bytes tell at what rate a worker receives.
+const downSample = 1 << 20
+
+// assign has a worker load what is in a mask.
+func (s *Swarm) assign(ctx context.Context, w *attached, next mask, drops bool) error {
+	if drops {
+		if err := w.gate.flush(ctx); err != nil {
+			return err
+		}
+	}
+	var list []wire.Slice
+	for _, r := range next.ranges() {
+		c, err := s.c.Slices.Slice(r.Layer, r.Lo, r.Hi)
+		if err != nil {
+			return err
+		}
+		c.Exponent = s.c.Exponents[r.Layer] + wire.ExponentBias
+		list = append(list, c)
+	}
+	return w.session.Assign(ctx, list)
+}
+
+// moved ends a move. Under mu.
+func (s *Swarm) moved(ctx context.Context, w *attached, err error) {
+	m := w.move
+	w.move = nil
+	switch {
+	case err == nil:
+		w.held, w.failures = m.next, 0
+		if s.c.Holds != nil {
+			s.c.Holds(w.id, w.held.set().String())
+		}
+		s.settle()
+	case ctx.Err() != nil, errors.Is(err, link.ErrClosed), errors.Is(err, link.ErrDraining):
+		w.held = m.keeps // it may have come through, or not
+		s.settle()
+	default:
+		w.held, w.refused = m.keeps, m.want
+		w.failures = min(w.failures+1, maxFailures)
+		if s.c.Log != nil {
+			s.c.Log.Warn("a worker does not load what it was assigned; it gets less", "worker", w.id, "error", err)
+		}
+		s.plan()
+	}
+}
+
+// maxFailures is after how many the worker is trusted with next to nothing.
+const maxFailures = 16
+
+// quiet reports whether every worker holds what it shall, or cannot. Under mu.
+func (s *Swarm) quiet() bool {
+	if !s.planned {
+		return false
+	}
+	for _, w := range s.present {
+		if w.move != nil || !w.want.minus(w.held).empty() && !w.want.equal(w.refused) {
+			return false
+		}
+	}
+	return true
+}
+
+// source serves the model's experts. Their hashes are kept in the home folder, if the model is a file.
+func (o *BackboneOptions) source(e *Engine) (SliceSource, error) {
+	src, err := e.Source()
+	if err != nil || o.Path == "" {
+		return src, err
+	}
+	dir, err := o.Home.path("hashes")
+	if err != nil {
+		return nil, err
+	}
+	if err := src.KeepIn(dir); err != nil {
+		o.Log.Warn("hashes of experts are computed again at the next start", "error", err)
+	}
+	return src, nil
+}

@@ -1,0 +1,135 @@
+package engine_test
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"kvasir/bench/wan"
+	"kvasir/engine"
+	slicing "kvasir/engine/slices"
+	"kvasir/engine/worker"
+)
+
+// fetching is a loopback swarm whose workers have no model: they fetch what they are assigned.
+func fetching(t *testing.T, e *engine.Engine, workers int, memory func(i int) int64) engine.LoopbackConfig {
+	t.Helper()
+	src, err := e.Source()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	return engine.LoopbackConfig{
+		Model: e.Model(), Workers: workers, Slices: src, Exponents: e.Exponents(), TopK: e.TopK(), Memory: memory,
+		Shelf: func(i int) (worker.Shelf, error) {
+			c, err := slicing.OpenCache(filepath.Join(dir, string(rune('a'+i))), 0)
+			if err != nil {
+				return nil, err
+			}
+			t.Cleanup(func() { _ = c.Close() })
+			return worker.CacheShelf{Cache: c}, nil
+		},
+	}
+}
+
+// modelBytes is what all experts of kvasir-tiny take of workers' memory.
+func modelBytes(t *testing.T, e *engine.Engine) int64 {
+	t.Helper()
+	src, err := e.Source()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, n := e.Model(), int64(0)
+	for l := range m.Layers {
+		n += int64(m.PerLayer) * src.ExpertBytes(l)
+	}
+	return n
+}
+
+// TestWorkersWithoutModelEqualLocal has workers that fetch their slices: with memory for all, and with so
+// little that each holds a part.
+func TestWorkersWithoutModelEqualLocal(t *testing.T) {
+	e := open(t, "")
+	m := e.Model()
+	all := modelBytes(t, e)
+	w := newWork(t, m, []int{1, 3, 16}, 5)
+	for _, tt := range []struct {
+		name    string
+		workers int
+		memory  int64
+		rtt     time.Duration
+	}{
+		{"one with room for all", 1, 2 * all, 0},
+		{"two with room for a part", 2, all * 3 / 4, 0},
+		{"three with room for a part", 3, all / 2, 0},
+		{"two at 13 ms", 2, all * 3 / 4, 13 * time.Millisecond},
+		{"two at 80 ms", 2, all * 3 / 4, 80 * time.Millisecond},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			c := fetching(t, e, tt.workers, func(int) int64 { return tt.memory })
+			if tt.rtt > 0 {
+				path, err := wan.NewLink(wan.Profile{RTT: tt.rtt})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = path.Close() }()
+				c.Dial = func(int) func(context.Context, string, string) (net.Conn, error) { return path.Dial }
+			}
+			l, err := engine.NewLoopback(ctx, c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			for _, s := range l.Swarm.Workers() {
+				t.Logf("worker %s of %d MiB: %s", s.ID, s.Memory>>20, s.Holds)
+			}
+			w.run(ctx, t, l.Swarm.Experts())
+			for _, s := range l.Swarm.Workers() {
+				if tt.workers > 1 && s.Picks == 0 {
+					t.Errorf("worker %s without work", s.ID)
+				}
+			}
+		})
+	}
+}
+
+// TestTextIsTheSameWhileWorkersComeAndGo generates while one worker dies and another joins that has to
+// fetch what it is to hold.
+func TestTextIsTheSameWhileWorkersComeAndGo(t *testing.T) {
+	e := open(t, "")
+	req := engine.Request{Prompt: "There was once a poor miller", Tokens: 40}
+	want, _ := generate(t, e, req)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	all := modelBytes(t, e)
+	c := fetching(t, e, 2, func(int) int64 { return 2 * all })
+	c.Place = engine.ByLayer(c.Model.Layers, c.Model.PerLayer)
+	var cuts [3]cutter
+	for i := range cuts {
+		cuts[i].by = (&net.Dialer{}).DialContext
+	}
+	c.Dial = func(i int) func(context.Context, string, string) (net.Conn, error) { return cuts[i].dial }
+	l, err := engine.NewLoopback(ctx, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	pieces := 0
+	got, err := with(t, e, l).Generate(ctx, req, func(engine.Piece) error {
+		switch pieces++; pieces {
+		case 5:
+			return l.AddWorker()
+		case 10:
+			cuts[0].cut()
+		}
+		return nil
+	})
+	if err != nil || !slices.Equal(got.First().Tokens, want.First().Tokens) {
+		t.Errorf("%q, error %v; want %q", got.First().Text, err, want.First().Text)
+	}
+}
