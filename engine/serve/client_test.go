@@ -3,6 +3,7 @@ package serve
 import (
 	"encoding/json"
 	"errors"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -87,12 +88,12 @@ func TestOpenAIsClientForGoGetsCompletionsModelsAndErrors(t *testing.T) {
 	}
 	_, err = c.Chat.Completions.New(t.Context(), openai.ChatCompletionNewParams{Model: "tiny"})
 	var api *openai.Error
-	if !errors.As(err, &api) || api.StatusCode != 400 || api.Param != "messages" {
+	if !errors.As(err, &api) || api.StatusCode != http.StatusBadRequest || api.Param != "messages" {
 		t.Errorf("%v, want a 400 that names messages", err)
 	}
 	params := asking()
 	params.Model = "gpt-4"
-	if _, err = c.Chat.Completions.New(t.Context(), params); !errors.As(err, &api) || api.StatusCode != 404 || api.Code != "model_not_found" {
+	if _, err = c.Chat.Completions.New(t.Context(), params); !errors.As(err, &api) || api.StatusCode != http.StatusNotFound || api.Code != "model_not_found" {
 		t.Errorf("%v, want a 404 that says which model there is", err)
 	}
 }
