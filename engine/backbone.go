@@ -26,6 +26,8 @@ type BackboneOptions struct {
 	Workers int            // wanted at each hub
 	Log     *slog.Logger   // nil: none
 	Now     func() time.Time
+
+	seen *sightings // of workers that hubs have offered
 }
 
 // Backbone is a model with its workers: an engine whose routed experts the workers of a swarm compute,
@@ -59,6 +61,9 @@ func (b *Backbone) start(o BackboneOptions) (err error) {
 	}
 	// What can be refused is refused before the model is read.
 	if b.unlock, err = o.Home.Lock(seal.Backbone); err != nil {
+		return err
+	}
+	if o.seen, err = openSightings(o.Home, seal.Backbone, time.Now); err != nil {
 		return err
 	}
 	c, root, err := o.identity()
@@ -126,6 +131,7 @@ func (o *BackboneOptions) refuse(p seal.Proof) error {
 	if err == nil && gone {
 		err = fmt.Errorf("%w: %v", seal.ErrTokenRevoked, p.Token.ID)
 	}
+	o.seen.note(p.Token.ID, p.Key, sightOf(err), "")
 	return err
 }
 
