@@ -101,9 +101,9 @@ func (m *memory) dial(ctx context.Context, l *wan.Link, addr string) (net.Conn, 
 
 // swarmConfig is for newSwarm.
 type swarmConfig struct {
-	memory bool        // no sockets: for bubbles
-	tls    bool        // on the outside of gateway and hub
-	limits Limits      //
+	memory bool // no sockets: for bubbles
+	tls    bool // on the outside of gateway and hub
+	limits Limits
 	hop    wan.Profile // from the gateway to the hub
 	own    wan.Profile // from the backbone to the hub
 	hidden int         // values a row; 64
@@ -376,7 +376,9 @@ type hand struct {
 }
 
 // newHand returns a worker that sums.
-func (s *swarm) newHand(p *wan.Link) *hand { return &hand{s: s, key: seal.NewKey(), path: p, x: sums{}} }
+func (s *swarm) newHand(p *wan.Link) *hand {
+	return &hand{s: s, key: seal.NewKey(), path: p, x: sums{}}
+}
 
 // work joins and serves one session to its end.
 func (h *hand) work(ctx context.Context) error {
