@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	partSuffix = ".part"   // of a bundle that is not complete
-	indexName  = "index"   // what is known of the bundles, see indexEntry
-	lockName   = "lock"    // held while a process uses the folder
-	maxEntries = 1 << 16   // files in the folder that are looked at
-	maxIndex   = 32 << 20  // bytes
-	maxTries   = 3         // times that a file which another removes is made anew
-	dirMode    = 0o700     // weights may be nobody else's business
+	partSuffix = ".part"  // of a bundle that is not complete
+	indexName  = "index"  // what is known of the bundles, see indexEntry
+	lockName   = "lock"   // held while a process uses the folder
+	maxEntries = 1 << 16  // files in the folder that are looked at
+	maxIndex   = 32 << 20 // bytes
+	maxTries   = 3        // times that a file which another removes is made anew
+	dirMode    = 0o700    // weights may be nobody else's business
 	fileMode   = 0o600
 	allOfIt    = 1<<63 - 1 // bytes: no limit
 )
@@ -34,6 +34,7 @@ type Cache struct {
 	dir   string
 	limit int64
 	lock  *os.File
+	free  func(dir string) (uint64, error) // bytes that may still be written
 
 	mu      sync.Mutex
 	entries map[wire.Hash]*entry // under mu
@@ -90,7 +91,7 @@ func OpenCache(dir string, limit int64) (*Cache, error) {
 	if limit <= 0 {
 		limit = allOfIt
 	}
-	c := &Cache{dir: dir, limit: limit, lock: lock, entries: map[wire.Hash]*entry{}}
+	c := &Cache{dir: dir, limit: limit, lock: lock, free: freeSpace, entries: map[wire.Hash]*entry{}}
 	if err := c.scan(); err != nil {
 		_ = lock.Close() // here too
 		return nil, err
@@ -105,7 +106,7 @@ func (c *Cache) Close() error {
 	return c.lock.Close()
 }
 
-func (c *Cache) path(h wire.Hash) string { return filepath.Join(c.dir, h.String()) }
+func (c *Cache) path(h wire.Hash) string { return filepath.Join(c.dir, hex.EncodeToString(h[:])) }
 
 // scan looks at what is in the folder.
 func (c *Cache) scan() error {
@@ -199,7 +200,7 @@ func (c *Cache) save() {
 	var list []indexEntry
 	for h, e := range c.entries {
 		if e.whole && e.checked {
-			list = append(list, indexEntry{h.String(), e.size, e.mtime, e.used})
+			list = append(list, indexEntry{hex.EncodeToString(h[:]), e.size, e.mtime, e.used})
 		}
 	}
 	c.mu.Unlock()
@@ -300,7 +301,7 @@ func (c *Cache) reserve(e *entry, size, have int64) error {
 			rest += x.size
 		}
 	}
-	free, err := freeSpace(c.dir)
+	free, err := c.free(c.dir)
 	switch {
 	case err != nil:
 		err = fmt.Errorf("free space of %s: %w", c.dir, err)

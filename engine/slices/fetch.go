@@ -104,7 +104,7 @@ func (g *fetch) prepare() error {
 	if _, err := g.file.WriteAt(marks, h.size()); err != nil {
 		return err
 	}
-	if _, err := g.file.WriteAt(h.append(nil), 0); err != nil {
+	if _, err := g.file.WriteAt(h.bytes(), 0); err != nil {
 		return err
 	}
 	g.done = h.length + g.have.Load()
@@ -253,7 +253,11 @@ func (g *fetch) arrived(i int, n int64) error {
 		return err
 	}
 	if !ok {
-		return fmt.Errorf("%w: expert %d of layer %d", ErrLiar, g.slice.Lo+i, g.slice.Layer)
+		who := "the backbone"
+		if g.options.Weights != nil {
+			who = "the web server"
+		}
+		return fmt.Errorf("%w by %s: expert %d of layer %d", ErrLiar, who, g.slice.Lo+i, g.slice.Layer)
 	}
 	_, err = g.file.WriteAt([]byte{1}, g.head.size()+int64(i))
 	return err

@@ -75,10 +75,9 @@ func (h *head) expert(i int) int64 { return h.length + int64(i)*h.stride }
 // hash is that of the slice.
 func (h *head) hash() wire.Hash { return wire.Hash(experts.HashSlice(h.layer, h.hashes)) }
 
-// append appends the head's bytes.
-func (h *head) append(b []byte) []byte {
-	start := len(b)
-	b = append(b, headMagic...)
+// bytes returns the head's bytes.
+func (h *head) bytes() []byte {
+	b := append(make([]byte, 0, h.length), headMagic...)
 	for _, n := range []int{h.layer, h.lo, h.hi, len(h.shape)} {
 		b = binary.LittleEndian.AppendUint32(b, uint32(n))
 	}
@@ -92,7 +91,7 @@ func (h *head) append(b []byte) []byte {
 	for i := range h.hashes {
 		b = append(b, h.hashes[i][:]...)
 	}
-	for int64(len(b)-start) < h.length {
+	for int64(len(b)) < h.length {
 		b = append(b, 0)
 	}
 	return b
@@ -120,7 +119,7 @@ func parseHead(p []byte) (*head, error) {
 	if h.size() > maxBundle {
 		return nil, fmt.Errorf("%w: a bundle of %d bytes", ErrHead, h.size())
 	}
-	if !bytes.Equal(h.append(nil), p[:h.length]) {
+	if !bytes.Equal(h.bytes(), p[:h.length]) {
 		return nil, fmt.Errorf("%w: bytes that mean nothing are not 0", ErrHead)
 	}
 	return h, nil

@@ -163,7 +163,7 @@ func (s *Source) Read(ctx context.Context, h wire.Hash, off uint64, dst []byte) 
 	dst = dst[:min(uint64(len(dst)), size-off)]
 	at, end := int64(off), int64(off)+int64(len(dst))
 	if at < head.length {
-		n = copy(dst, head.append(nil)[at:])
+		n = copy(dst, head.bytes()[at:])
 		at += int64(n)
 	}
 	head.walk(at, end, func(expert, tensor int, from, count int64) {
