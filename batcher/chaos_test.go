@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -41,10 +42,14 @@ func (s *swarm) intN(n int) int {
 
 // trouble is what befalls one dispatch.
 func (s *swarm) trouble(ctx context.Context, _ *moe.Batch) error {
+	wait := time.Duration(s.intN(20)) * time.Millisecond
+	if s.intN(12) == 0 {
+		wait = time.Second // a stall
+	}
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(time.Duration(s.intN(20)) * time.Millisecond):
+	case <-time.After(wait):
 	}
 	switch s.intN(14) {
 	case 0:
@@ -113,10 +118,16 @@ func (s *swarm) run(stop <-chan struct{}) {
 	}
 }
 
-// TestChaosChangesNoBit runs callers over a swarm in which everything that may go wrong does. Whatever a
-// call is answered with must be the truth, and every pick is paid once.
+// TestChaosChangesNoBit runs callers over a swarm in which everything that may go wrong does: executors
+// are killed, stall, refuse, answer out of order, narrowly or with the wrong shape, join and leave.
+// Whatever a call is answered with must be the truth, and every pick is paid once, but for those that the
+// budget let be sent twice. With KVASIR_CHAOS=1 there are 1,000 runs of it.
 func TestChaosChangesNoBit(t *testing.T) {
-	for seed := range uint64(50) {
+	runs := uint64(50)
+	if os.Getenv("KVASIR_CHAOS") == "1" {
+		runs = 1000
+	}
+	for seed := range runs {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { chaos(t, seed) })
 		})
@@ -124,7 +135,10 @@ func TestChaosChangesNoBit(t *testing.T) {
 }
 
 func chaos(t *testing.T, seed uint64) {
-	o := Options{Probation: 7 * time.Millisecond}
+	o := Options{Probation: 7 * time.Millisecond, Hedge: 0.3}
+	if seed%3 == 0 {
+		o.Trace = func(c *Call) { traced(t, c) }
+	}
 	withLocal, withLeavers := seed%2 == 0, seed%4 < 2
 	if withLocal {
 		o.Local = &fake{}
@@ -139,7 +153,7 @@ func chaos(t *testing.T, seed uint64) {
 	for caller := range uint64(4) {
 		callers.Go(func() {
 			rng := rand.New(rand.NewPCG(seed, 50+caller))
-			for range 8 {
+			for range 12 {
 				shape := moe.Shape{Layer: rng.IntN(chaosLayers), Hidden: 8, Format: moe.RowQ8}
 				b := randomBatch(rng, shape, 1+rng.IntN(30), 6, chaosExperts)
 				ctx, cancel := context.WithCancel(t.Context())
@@ -188,7 +202,23 @@ func chaos(t *testing.T, seed uint64) {
 	if withLocal {
 		paid += drained(s.d.Fallback())
 	}
-	if paid > sent || paid < sent-left {
-		t.Errorf("%d picks are paid, of %d sent, %d of them by callers who left", paid, sent, left)
+	if twice := s.d.budget.spare; paid > sent+twice || paid < sent-left {
+		t.Errorf("%d picks are paid, of %d sent, %d of them twice, %d of them by callers who left", paid, sent, twice, left)
+	}
+}
+
+// traced checks a waterfall: its spans are within the call, and name who was last.
+func traced(t *testing.T, c *Call) {
+	rows := 0
+	for _, s := range c.Spans {
+		if s.At < 0 || s.End() > c.Took || s.Lane+s.Out+s.Work+s.Back > s.Took {
+			t.Errorf("span %+v of a call that took %v", s, c.Took)
+		}
+		if s.Result == "answered" {
+			rows += s.Rows
+		}
+	}
+	if c.Err == nil && (rows < c.Rows && c.Straggler == "" || c.Lag > c.Took) {
+		t.Errorf("call %+v", c)
 	}
 }

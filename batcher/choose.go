@@ -1,18 +1,23 @@
 package batcher
 
 import (
+	"math"
+
 	"kvasir/internal/moe"
 )
 
 // chooser gives the picks of a batch to the members that hold them. It is the Choose of a Dispatcher.
 //
 // A pick that one member holds goes there. A pick that several hold goes to one that gets a row of this
-// token anyway, so that the row travels once; else to the one with the least picks under way, counting
-// those that this batch has given it. Ties go to the first in the list, which the dispatcher turns by
+// token anyway, so that the row travels once; else to one that has begun to fill a dispatch, so that
+// small batches are not divided; else to the one who is likely to be done first: the one
+// with the least picks under way, counting those that this batch has given it, each times what a pick
+// costs it. Ties go to the first in the list, which the dispatcher turns by
 // one each time. A pick that no member holds goes to the fallback if there is one.
 type chooser struct {
 	members  []candidate
 	fallback *Member // last in the count of destinations; nil: none
+	least    int     // rows that a member is given before another is asked, where there is a choice
 	a        assignment
 }
 
@@ -21,7 +26,34 @@ type candidate struct {
 	m     *Member
 	words []uint64 // its experts of the layer
 	load  int
-	row   int // the last row of which it was given a pick, plus 1
+	pace  float64 // what a pick costs it, compared with the others: 1 or more; before level, in seconds
+	quota int     // rows that it may be given; 0: any number
+	given int     // rows that it was
+	row   int     // the last row of which it was given a pick, plus 1
+}
+
+// level makes the paces comparable: powers of two, 1 for the quickest and for those of whom nothing is
+// known. So small differences, which are noise, do not count.
+func (c *chooser) level() {
+	best := math.Inf(1)
+	for i := range c.members {
+		if p := c.members[i].pace; p > 0 {
+			best = min(best, p)
+		}
+	}
+	for i := range c.members {
+		k := &c.members[i]
+		times := k.pace / best
+		k.pace = 1
+		for k.pace*math.Sqrt2 < times && k.pace < 1<<20 {
+			k.pace *= 2
+		}
+	}
+}
+
+// holds reports whether the member may be given a pick of a row.
+func (k *candidate) holds(expert, row int) bool {
+	return has(k.words, expert) && (k.quota == 0 || k.given < k.quota || k.row == row+1)
 }
 
 // assign decides about all picks of b.
@@ -50,7 +82,7 @@ const open = -2
 func (c *chooser) choose(row int, expert []uint16, to []int32) {
 	undecided := false
 	for i, e := range expert {
-		switch holder, n := c.holders(int(e)); n {
+		switch holder, n := c.holders(int(e), row); n {
 		case 0:
 			to[i] = Nobody
 			if c.fallback != nil {
@@ -73,9 +105,9 @@ func (c *chooser) choose(row int, expert []uint16, to []int32) {
 }
 
 // holders returns how many members hold an expert, counted to 2, and the first.
-func (c *chooser) holders(expert int) (first, n int) {
+func (c *chooser) holders(expert, row int) (first, n int) {
 	for i := range c.members {
-		if !has(c.members[i].words, expert) {
+		if !c.members[i].holds(expert, row) {
 			continue
 		}
 		if n++; n == 2 {
@@ -91,7 +123,7 @@ func (c *chooser) best(expert, row int) int {
 	best := -1
 	for i := range c.members {
 		k := &c.members[i]
-		if has(k.words, expert) && (best < 0 || k.better(&c.members[best], row)) {
+		if k.holds(expert, row) && (best < 0 || c.better(k, &c.members[best], row)) {
 			best = i
 		}
 	}
@@ -99,15 +131,25 @@ func (c *chooser) best(expert, row int) int {
 }
 
 // better reports whether k is to be preferred to an earlier o for a pick of a row.
-func (k *candidate) better(o *candidate, row int) bool {
+func (c *chooser) better(k, o *candidate, row int) bool {
 	if mine, others := k.row == row+1, o.row == row+1; mine != others {
 		return mine
 	}
-	return k.load < o.load
+	if mine, others := c.begun(k), c.begun(o); mine != others {
+		return mine
+	}
+	return float64(k.load+1)*max(1, k.pace) < float64(o.load+1)*max(1, o.pace)
 }
 
+// begun reports whether k has rows of the batch, and fewer than a dispatch is worth.
+func (c *chooser) begun(k *candidate) bool { return 0 < k.given && k.given < c.least }
+
 func (c *chooser) give(i, row int) int32 {
-	c.members[i].load++
-	c.members[i].row = row + 1
+	k := &c.members[i]
+	k.load++
+	if k.row != row+1 {
+		k.row = row + 1
+		k.given++
+	}
 	return int32(i)
 }

@@ -1,8 +1,8 @@
 package batcher
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -20,9 +20,20 @@ type Options struct {
 	// Wait is how long a pick that nobody holds waits for somebody to join: DefaultWait when 0, not at
 	// all when negative.
 	Wait time.Duration
-	// Probation is how long a member that failed is passed over. When 0 it is passed over until its
-	// Update, or until it joins again.
+	// Probation is how long a member that failed is passed over: DefaultProbation when 0. Then it gets
+	// one small dispatch; if that fails too, it is passed over for twice as long. When Probation is
+	// negative it is passed over until its Update, or until it joins again.
 	Probation time.Duration
+	// Hedge is what may be sent twice because an answer is late, as a share of all picks: DefaultHedge
+	// when 0, nothing when negative.
+	Hedge float64
+	// Patience is how long an answer is waited for at most where somebody else could give it:
+	// DefaultPatience when 0. When it is negative every answer is waited for as long as it takes, and
+	// nothing is sent twice.
+	Patience time.Duration
+	// Trace is told of every call, from many goroutines; it may be nil. It keeps nothing of the call
+	// after it returns.
+	Trace func(*Call)
 }
 
 // Dispatcher sends each pick to a member that holds its expert. It implements moe.Experts over any
@@ -34,27 +45,36 @@ type Options struct {
 // a member to join, and ends with ErrNowhere. Only an invalid batch, the caller's context and a full
 // queue with no way round it end a call before.
 //
+// An answer that does not come in the time that the member's own past lets expect is late: others are
+// asked beside it, and the first answer counts (chase). A member that fails is passed over for a while
+// (breaker).
+//
 // A dispatcher has no goroutine of its own: those of a Forward end before it returns.
 type Dispatcher struct {
 	o        Options
 	fallback *Member   // nil: none
 	spreads  sync.Pool // *spread
+	chases   sync.Pool // *chase
 	choosers sync.Pool // *chooser
 	slabs    sync.Pool // *slab
 
 	mu      sync.Mutex // never held while anything is computed or copied
 	members []*Member
+	budget  budget
 	turn    int
 	changed chan struct{} // closed and replaced when somebody joins or has more
 }
 
 // NewDispatcher returns a dispatcher without members.
 func NewDispatcher(o Options) *Dispatcher {
-	if o.Wait == 0 {
-		o.Wait = DefaultWait
-	}
-	d := &Dispatcher{o: o, changed: make(chan struct{})}
+	o.Wait = cmp.Or(o.Wait, DefaultWait)
+	o.Wait = max(0, o.Wait)
+	o.Probation = cmp.Or(o.Probation, DefaultProbation)
+	o.Hedge = max(0, cmp.Or(o.Hedge, DefaultHedge))
+	o.Patience = cmp.Or(o.Patience, DefaultPatience)
+	d := &Dispatcher{o: o, changed: make(chan struct{}), budget: budget{share: o.Hedge}}
 	d.spreads.New = func() any { return &spread{d: d} }
+	d.chases.New = func() any { return &chase{} }
 	d.choosers.New = func() any { return &chooser{} }
 	d.slabs.New = func() any { return &slab{} }
 	if o.Local != nil {
@@ -66,6 +86,7 @@ func NewDispatcher(o Options) *Dispatcher {
 // Join adds an executor with what it holds. The name is for messages and need not be unique.
 func (d *Dispatcher) Join(name string, x moe.Experts, holds *Set) *Member {
 	m := &Member{name: name, x: x, d: d, set: holds.Clone(), done: make(chan struct{})}
+	m.breaker.probation = max(0, d.o.Probation)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.members = append(d.members, m)
@@ -98,8 +119,35 @@ func (d *Dispatcher) Forward(ctx context.Context, b *moe.Batch, out *moe.Partial
 	if err := b.ValidateShape(moe.MaxExperts); err != nil {
 		return err
 	}
+	if d.o.Trace == nil {
+		return d.run(ctx, request{batch: b, out: out})
+	}
+	t := &trace{call: Call{Layer: b.Layer, Rows: b.Rows, Start: time.Now()}}
+	err := d.run(ctx, request{batch: b, out: out, trace: t})
+	t.end(err)
+	d.o.Trace(&t.call)
+	return err
+}
+
+// request is a batch to compute.
+type request struct {
+	batch *moe.Batch
+	out   *moe.Partials
+	tried []*Member // who is not to be asked
+	but   *Member   // nor this one; nil: nobody
+	hurry bool
+	trace *trace
+}
+
+// run computes a batch on whoever holds its experts.
+func (d *Dispatcher) run(ctx context.Context, r request) error {
 	s := d.spreads.Get().(*spread)
-	s.ctx, s.out, s.err, s.root = ctx, out, nil, job{batch: b, answer: out, tried: s.root.tried[:0]}
+	s.root.tried = append(s.root.tried[:0], r.tried...)
+	if r.but != nil {
+		s.root.tried = append(s.root.tried, r.but)
+	}
+	s.ctx, s.out, s.err, s.last, s.hurry, s.trace = ctx, r.out, nil, nil, r.hurry, r.trace
+	s.root = job{batch: r.batch, answer: r.out, tried: s.root.tried}
 	s.serve(&s.root)
 	s.wg.Wait()
 	err := s.err
@@ -107,11 +155,11 @@ func (d *Dispatcher) Forward(ctx context.Context, b *moe.Batch, out *moe.Partial
 		s.cancel()
 	}
 	clear(s.root.tried)
-	s.ctx, s.cancel, s.out, s.err = nil, nil, nil, nil
+	s.ctx, s.cancel, s.out, s.err, s.last, s.trace = nil, nil, nil, nil, nil, nil
 	s.root = job{tried: s.root.tried[:0]}
 	d.spreads.Put(s)
 	if err != nil {
-		out.Reset(0, b.Hidden)
+		r.out.Reset(0, r.batch.Hidden)
 	}
 	return err
 }
@@ -128,11 +176,14 @@ type view struct {
 	retry   time.Time       // when a member ends its probation; zero: none will
 }
 
+// leastRows is how many rows are not divided among members of which one is enough.
+const leastRows = 32
+
 // look fills c with the members that may compute something of a layer for a job.
 func (d *Dispatcher) look(c *chooser, layer int, tried []*Member) view {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	c.members, c.fallback = c.members[:0], nil
+	c.members, c.fallback, c.least = c.members[:0], nil, leastRows
 	v := view{changed: d.changed}
 	now := time.Now()
 	d.turn++
@@ -142,35 +193,47 @@ func (d *Dispatcher) look(c *chooser, layer int, tried []*Member) view {
 		if words == nil || member(tried, m) {
 			continue
 		}
-		if !m.up(now) {
-			if !m.until.IsZero() && (v.retry.IsZero() || m.until.Before(v.retry)) {
-				v.retry = m.until
+		k := candidate{m: m, words: words, load: m.load}
+		switch b := &m.breaker; b.ask(now) {
+		case refuse:
+			if b.state == tripped && b.probation > 0 && (v.retry.IsZero() || b.until.Before(v.retry)) {
+				v.retry = b.until
 			}
 			continue
+		case probe:
+			k.quota = probeRows
 		}
-		c.members = append(c.members, candidate{m: m, words: words, load: m.load})
+		k.pace = m.pace.get(now)
+		c.members = append(c.members, k)
 	}
 	if d.fallback != nil && !member(tried, d.fallback) {
 		c.fallback = d.fallback
 	}
+	c.level()
 	return v
 }
 
-// blame notes what a failure says about the member: that it lacks the layer after all, or that it is
-// down; nothing if it was only full, or has been updated since the dispatch began, when it held set.
-func (d *Dispatcher) blame(m *Member, set *Set, layer int, err error) {
-	if m.local || errors.Is(err, ErrFull) {
-		return
-	}
+// spend allows picks to be sent a second time, or does not.
+func (d *Dispatcher) spend(picks int) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	switch {
-	case m.set != set:
-	case errors.Is(err, moe.ErrNotHeld):
-		m.set = set.without(layer)
-	default:
-		m.markDown(time.Now())
+	return d.budget.take(picks)
+}
+
+// others reports whether somebody but m, who has not had its turn, might compute something of a job.
+func (d *Dispatcher) others(j *job, but *Member) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.fallback != nil && !member(j.tried, d.fallback) {
+		return true
 	}
+	now := time.Now()
+	for _, m := range d.members {
+		if m != but && m.set.layer(j.batch.Layer) != nil && m.breaker.ask(now) != refuse && !member(j.tried, m) {
+			return true
+		}
+	}
+	return false
 }
 
 func member(list []*Member, m *Member) bool {
@@ -183,12 +246,12 @@ func member(list []*Member, m *Member) bool {
 }
 
 // nowhere is the error of a pick that found nobody in time.
-func (d *Dispatcher) nowhere(j *job) error {
+func (d *Dispatcher) nowhere(j *job, last error) error {
 	text := "start a worker that holds it, or serve with local experts"
-	if j.err != nil {
+	if last = cmp.Or(j.err, last); last != nil {
 		return fmt.Errorf("%w: layer %d, expert %d, waited %v: %s; last answer: %w",
-			ErrNowhere, j.batch.Layer, j.batch.Expert[0], max(0, d.o.Wait), text, j.err)
+			ErrNowhere, j.batch.Layer, j.batch.Expert[0], d.o.Wait, text, last)
 	}
 	return fmt.Errorf("%w: layer %d, expert %d, waited %v: %s",
-		ErrNowhere, j.batch.Layer, j.batch.Expert[0], max(0, d.o.Wait), text)
+		ErrNowhere, j.batch.Layer, j.batch.Expert[0], d.o.Wait, text)
 }

@@ -1,6 +1,7 @@
 package batcher
 
 import (
+	"errors"
 	"time"
 
 	"kvasir/internal/moe"
@@ -15,14 +16,15 @@ type Member struct {
 	done  chan struct{} // closed when the member has left and nothing is under way
 
 	// Guarded by d.mu.
-	set   *Set // replaced, never changed
-	down  bool
-	until time.Time // end of probation; zero: down until the next Update
-	left  bool
-	calls int // dispatches under way
-	load  int // picks under way
-	stats Stats
-	picks []int64 // of each layer, since the last Drain
+	set     *Set // replaced, never changed
+	left    bool
+	calls   int // dispatches under way
+	load    int // picks under way
+	stats   Stats
+	picks   []int64 // of each layer, since the last Drain
+	breaker breaker
+	history history
+	pace    pace
 }
 
 // Stats is what a member has done since it joined.
@@ -36,6 +38,8 @@ type Stats struct {
 	Rows       int64         // rows whose answer was used
 	Picks      int64         // picks whose answer was used
 	Failures   int64         // dispatches that brought no answer, those given up by the caller aside
+	Late       int64         // dispatches that others answered first, being asked because it was late
+	Hedges     int64         // dispatches that it got because others were late
 	Wait       time.Duration // from dispatch to answer, added up
 }
 
@@ -54,7 +58,8 @@ func (m *Member) Update(holds *Set) {
 	holds = holds.Clone()
 	m.d.mu.Lock()
 	defer m.d.mu.Unlock()
-	m.set, m.down = holds, false
+	m.set = holds
+	m.breaker.reset()
 	m.d.tell()
 }
 
@@ -101,38 +106,94 @@ func (m *Member) Drain(dst []LayerPicks) []LayerPicks {
 	return dst
 }
 
-// begin notes a dispatch. It returns what the member holds, or false when it has left.
-func (m *Member) begin(picks int) (*Set, bool) {
+// begun is what is known of a dispatch as it begins.
+type begun struct {
+	at     time.Time
+	set    *Set // what the member holds
+	epoch  int
+	load   int           // picks under way, its own included
+	late   time.Duration // after what its answer is late; 0: nobody knows
+	giveUp time.Duration // after what it is given up, if somebody else can be asked
+}
+
+// begin notes a dispatch. It returns false when the member has left or is not to be asked.
+func (m *Member) begin(b *moe.Batch, hedge bool) (g begun, ok bool) {
 	m.d.mu.Lock()
 	defer m.d.mu.Unlock()
+	g = begun{at: time.Now(), set: m.set}
 	if m.left {
-		return nil, false
+		return g, false
 	}
+	if g.epoch, ok = m.breaker.begin(g.at); !ok {
+		return g, false
+	}
+	picks := len(b.Expert)
 	m.calls++
 	m.load += picks
 	m.stats.Dispatches++
-	return m.set, true
+	if hedge {
+		m.stats.Hedges++
+	} else {
+		m.d.budget.send(picks)
+	}
+	g.load, g.giveUp = m.load, m.d.o.Patience
+	if late, ok := m.history.late(b.Rows); ok && !m.local {
+		g.late = min(max(late, lateFloor), m.d.o.Patience)
+		g.giveUp = min(max(giveUpFactor*g.late, giveUpFloor), m.d.o.Patience)
+	}
+	return g, true
 }
 
-// outcome is how a dispatch ended.
+// verdict is how a dispatch ended.
+type verdict uint8
+
+const (
+	answered verdict = iota
+	beaten           // others answered first
+	late             // given up, because others may answer sooner
+	failed
+	lacking // it does not hold the layer after all
+	refused // it was full, or the batch was no batch
+	void    // the caller left
+)
+
+// verdictOf is what an error says of a member whose caller has not left.
+func verdictOf(err error) verdict {
+	switch {
+	case errors.Is(err, moe.ErrNotHeld):
+		return lacking
+	case errors.Is(err, ErrLate):
+		return late
+	case errors.Is(err, ErrFull), errors.Is(err, moe.ErrInvalid):
+		return refused
+	}
+	return failed
+}
+
+// outcome is what is known of a dispatch as it ends.
 type outcome struct {
-	layer       int
-	sent        int // picks of the dispatch
-	rows, picks int // whose answer was used
-	failed      bool
-	took        time.Duration
+	begun
+	layer           int
+	sent, sentPicks int // rows and picks of the dispatch
+	rows, picks     int // whose answer was used
+	took, combine   time.Duration
+	times           Times
+	verdict         verdict
 }
 
 // finish notes the end of a dispatch.
-func (m *Member) finish(o outcome) {
+func (m *Member) finish(o *outcome) {
 	m.d.mu.Lock()
 	defer m.d.mu.Unlock()
 	m.calls--
-	m.load -= o.sent
+	m.load -= o.sentPicks
 	m.stats.Wait += o.took
 	m.stats.Rows += int64(o.rows)
 	m.stats.Picks += int64(o.picks)
-	if o.failed {
+	switch o.verdict {
+	case beaten:
+		m.stats.Late++
+	case late, failed, lacking, refused:
 		m.stats.Failures++
 	}
 	if o.picks > 0 {
@@ -141,7 +202,38 @@ func (m *Member) finish(o outcome) {
 		}
 		m.picks[o.layer] += int64(o.picks)
 	}
+	if !m.local {
+		m.judge(o)
+	}
 	m.settle()
+}
+
+// judge draws conclusions about the member. d.mu is held.
+func (m *Member) judge(o *outcome) {
+	now := o.at.Add(o.took)
+	was := m.breaker.state
+	switch o.verdict {
+	case answered, beaten, late: // of one that was late at least so much is known
+		m.history.add(o.sent, o.took)
+		m.pace.add(now, o.took, o.load)
+		if o.verdict == answered {
+			m.breaker.good(o.epoch)
+		} else {
+			m.breaker.lost(now, o.epoch)
+		}
+	case failed:
+		m.breaker.bad(now, o.epoch)
+	case lacking:
+		m.breaker.void(now, o.epoch)
+		if m.set == o.set {
+			m.set = o.set.without(o.layer)
+		}
+	case refused, void:
+		m.breaker.void(now, o.epoch)
+	}
+	if was == probing && m.breaker.state != probing {
+		m.d.tell()
+	}
 }
 
 // settle closes done when it is time. d.mu is held.
@@ -151,25 +243,9 @@ func (m *Member) settle() {
 	}
 }
 
-// up reports whether the member may be sent something, and lifts a mark whose time is over. d.mu is held.
-func (m *Member) up(now time.Time) bool {
-	if m.down && !m.until.IsZero() && !now.Before(m.until) {
-		m.down = false
-	}
-	return !m.down
-}
-
-// markDown passes the member over for the time of probation. d.mu is held.
-func (m *Member) markDown(now time.Time) {
-	m.down, m.until = true, time.Time{}
-	if p := m.d.o.Probation; p > 0 {
-		m.until = now.Add(p)
-	}
-}
-
 // snapshot returns the counters. d.mu is held.
 func (m *Member) snapshot(now time.Time) Stats {
 	s := m.stats
-	s.Name, s.Local, s.InFlight, s.Down = m.name, m.local, m.load, !m.up(now)
+	s.Name, s.Local, s.InFlight, s.Down = m.name, m.local, m.load, m.breaker.ask(now) == refuse
 	return s
 }

@@ -1,6 +1,7 @@
 package batcher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,10 +21,13 @@ type spread struct {
 	// Set by the root alone, before there is another goroutine.
 	ctx    context.Context    // the caller's, until the batch is split
 	cancel context.CancelFunc // nil until the batch is split
+	hurry  bool               // it is a hedge: nothing waits, and nothing is hedged
+	trace  *trace             // nil: nobody looks
 
-	mu  sync.Mutex // guards the rest
-	out *moe.Partials
-	err error // the first that no other executor can mend
+	mu   sync.Mutex // guards the rest
+	out  *moe.Partials
+	err  error // the first that no other executor can mend
+	last error // the last that one might
 }
 
 // job is some picks on their way to an answer: the whole batch, or a part of it.
@@ -42,6 +46,7 @@ type job struct {
 	full   error         // why one of them did not, if its queue was full
 	wide   bool          // somebody answered, but with Wide
 	waited time.Duration // for somebody to join
+	o      outcome       // of the dispatch at hand
 }
 
 // serve sees a job to its end.
@@ -139,50 +144,94 @@ func (s *spread) release(j *job) {
 func (s *spread) ask(j *job) (settled bool) {
 	m, b := j.to, j.batch
 	j.to = nil
-	o := outcome{layer: b.Layer, sent: len(b.Expert)}
-	set, ok := m.begin(o.sent)
+	g, ok := m.begin(b, s.hurry)
 	if !ok {
-		return false // it left between the choice and now
+		return false // it left, or failed another, between the choice and now
 	}
-	start := time.Now()
-	err := m.x.Forward(s.ctx, b, j.answer)
-	if err == nil {
-		err = checkAnswer(b, j.answer)
-	}
-	o.took = time.Since(start)
+	j.o = outcome{begun: g, layer: b.Layer, sent: b.Rows, sentPicks: len(b.Expert)}
+	o := &j.o
+	err := s.dispatch(j, m, o)
 	if err == nil {
 		j.tried = append(j.tried, m)
-		wide := s.settle(j, &o)
+		wide := s.settle(j, o)
 		m.finish(o)
+		s.trace.note(m, o)
 		if wide != nil {
 			s.serve(wide)
 		}
 		return true
 	}
 	err = fmt.Errorf("layer %d to %s: %w", b.Layer, m.name, err)
-	if s.ctx.Err() != nil {
-		m.finish(o)
-		s.fail(s.ctx.Err())
-		return true
+	mine := s.ctx.Err()
+	if o.verdict = verdictOf(err); mine != nil {
+		o.verdict = void
 	}
-	o.failed = true
 	m.finish(o)
-	if errors.Is(err, moe.ErrInvalid) {
-		s.fail(err)
+	s.trace.note(m, o)
+	if mine != nil || errors.Is(err, moe.ErrInvalid) {
+		s.fail(cmp.Or(mine, err))
 		return true
 	}
-	s.d.blame(m, set, b.Layer, err)
 	j.tried, j.err = append(j.tried, m), err
+	s.mu.Lock()
+	s.last = err
+	s.mu.Unlock()
 	if errors.Is(err, ErrFull) {
 		j.full = err
 	}
 	return false
 }
 
+// dispatch has m compute the job, or others if m is late: then the answer is in place all the same, and
+// the verdict is that m was beaten.
+func (s *spread) dispatch(j *job, m *Member, o *outcome) error {
+	c := s.chase(j, m, o.begun)
+	ctx := s.ctx
+	if c != nil {
+		ctx = c.ctx
+	}
+	err := s.forward(ctx, j, m, o)
+	if err == nil {
+		err = checkAnswer(j.batch, j.answer)
+	}
+	o.took = time.Since(o.at)
+	if c == nil {
+		return err
+	}
+	defer c.release()
+	hedged, late := c.end(err)
+	if err == nil || s.ctx.Err() != nil {
+		return err
+	}
+	if hedged {
+		if o.verdict = verdictOf(err); errors.Is(err, context.Canceled) {
+			o.verdict = beaten
+		}
+		size(j.answer, c.answer.Rows, c.answer.Hidden)
+		copy(j.answer.Sum, c.answer.Sum)
+		copy(j.answer.Status, c.answer.Status)
+		return nil
+	}
+	if late {
+		return fmt.Errorf("%w after %v", ErrLate, o.took)
+	}
+	return err
+}
+
+// forward asks the executor, and for its times if somebody looks.
+func (s *spread) forward(ctx context.Context, j *job, m *Member, o *outcome) error {
+	if x, ok := m.x.(Timed); ok && s.trace != nil {
+		return x.ForwardTimed(ctx, j.batch, j.answer, &o.times)
+	}
+	return m.x.Forward(ctx, j.batch, j.answer)
+}
+
 // settle adds the answer of a job into the call's sums and notes in o what of it was used. Rows that
 // came back Wide are not: they are returned as a job for somebody else.
 func (s *spread) settle(j *job, o *outcome) (wide *job) {
-	o.rows, o.picks = j.batch.Rows, len(j.batch.Expert)
+	if o.verdict == answered { // else the picks are those of the hedge's members
+		o.rows, o.picks = j.batch.Rows, len(j.batch.Expert)
+	}
 	var size share
 	for r, status := range j.answer.Status {
 		if status == moe.Wide {
@@ -191,12 +240,13 @@ func (s *spread) settle(j *job, o *outcome) (wide *job) {
 		}
 	}
 	if size.rows > 0 {
-		o.rows, o.picks = o.rows-size.rows, o.picks-size.picks
+		o.rows, o.picks = max(0, o.rows-size.rows), max(0, o.picks-size.picks)
 		wide = s.wide(j, size)
 	}
 	if j.rows == nil {
 		return wide
 	}
+	start := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
@@ -204,6 +254,7 @@ func (s *spread) settle(j *job, o *outcome) (wide *job) {
 		return wide
 	}
 	Combine(s.out, j.answer, j.rows)
+	o.combine = time.Since(start)
 	return wide
 }
 
@@ -238,7 +289,7 @@ func (s *spread) await(j *job, v view) (again bool) {
 		return false
 	}
 	left := s.d.o.Wait - j.waited
-	if left <= 0 {
+	if left <= 0 || s.hurry {
 		s.giveUp(j)
 		return false
 	}
@@ -263,7 +314,10 @@ func (s *spread) await(j *job, v view) (again bool) {
 // with.
 func (s *spread) giveUp(j *job) {
 	if !j.wide {
-		s.fail(s.d.nowhere(j))
+		s.mu.Lock()
+		last := s.last
+		s.mu.Unlock()
+		s.fail(s.d.nowhere(j, last))
 		return
 	}
 	s.mu.Lock()

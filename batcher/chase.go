@@ -1,0 +1,181 @@
+package batcher
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"kvasir/internal/moe"
+)
+
+const (
+	// lateFloor is the least time after which an answer is late.
+	lateFloor = 5 * time.Millisecond
+	// An answer is given up, if somebody else may have it computed, after giveUpFactor times the time
+	// after which it was late, and giveUpFloor at least.
+	giveUpFactor = 4
+	giveUpFloor  = 100 * time.Millisecond
+	// DefaultPatience is how long an answer is waited for at most unless told otherwise.
+	DefaultPatience = 10 * time.Second
+)
+
+// chase is a dispatch that is not waited for without end. The dispatch itself runs where it was sent; a
+// timer rings when it is late.
+//
+//  1. When it is late, others are asked too, if the budget allows it: a hedge. It has partials of its
+//     own, and the first answer ends the other.
+//  2. When it is very late, it is given up if there is somebody else, and is asked again
+//     elsewhere.
+//  3. When nobody else has come for Options.Wait after that, it is given up all the same.
+//
+// The timer's goroutine runs the hedge; end does not return before it is through with the batch.
+type chase struct {
+	s    *spread
+	j    *job
+	m    *Member
+	begs begun
+	ctx  context.Context // of the dispatch
+
+	timer *time.Timer // kept from one use to the next
+	done  chan struct{}
+	stage stage
+	start time.Time
+
+	cancel context.CancelFunc // of the dispatch
+	answer moe.Partials       // of the hedge; its own until hedged is set
+
+	mu      sync.Mutex
+	over    bool               // the dispatch has ended: nothing is begun any more
+	running bool               // the hedge has begun
+	hedged  bool               // and ended
+	err     error              // how
+	stop    context.CancelFunc // of the hedge, while it runs
+	late    bool               // the dispatch was given up
+	rings   int                // that the timer was set and has not rung
+}
+
+type stage uint8
+
+const (
+	untilLate stage = iota
+	untilVeryLate
+	untilHopeless
+)
+
+// chase begins to watch a dispatch of j to m; nil: it is waited for as long as it takes.
+func (s *spread) chase(j *job, m *Member, g begun) *chase {
+	if m.local || s.d.o.Patience < 0 {
+		return nil
+	}
+	c := s.d.chases.Get().(*chase)
+	c.s, c.j, c.m, c.begs, c.start = s, j, m, g, g.at
+	c.over, c.running, c.hedged, c.late, c.err = false, false, false, false, nil
+	c.ctx, c.cancel = context.WithCancel(s.ctx)
+	c.stage = untilLate
+	after := g.late
+	if after == 0 || s.hurry {
+		c.stage, after = untilVeryLate, g.giveUp
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.set(after)
+	return c
+}
+
+// set has the timer ring so long after the start. c.mu is held.
+func (c *chase) set(after time.Duration) {
+	c.rings++
+	left := max(0, after-time.Since(c.start))
+	if c.timer == nil {
+		c.done = make(chan struct{}, 1)
+		c.timer = time.AfterFunc(left, c.ring)
+		return
+	}
+	c.timer.Reset(left)
+}
+
+// ring is the timer's goroutine.
+func (c *chase) ring() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.rings--
+	if c.over {
+		return
+	}
+	switch c.stage {
+	case untilLate:
+		c.stage = untilVeryLate
+		if c.s.d.spend(len(c.j.batch.Expert)) && c.hedge() {
+			return
+		}
+		if !c.over {
+			c.set(c.begs.giveUp)
+		}
+	case untilVeryLate:
+		if c.s.hurry || c.s.d.others(c.j, c.m) {
+			c.late = true
+			c.cancel()
+			return
+		}
+		c.stage = untilHopeless
+		c.set(c.begs.giveUp + c.s.d.o.Wait)
+	case untilHopeless:
+		c.late = true
+		c.cancel()
+	}
+}
+
+// hedge has others compute the same, and reports whether that settles the dispatch: it was answered, or
+// has ended in the meantime. c.mu is held when it is called and when it returns.
+func (c *chase) hedge() (settled bool) {
+	ctx, stop := context.WithCancel(c.s.ctx)
+	c.running, c.stop = true, stop
+	c.mu.Unlock()
+	err := c.s.d.run(ctx, request{batch: c.j.batch, out: &c.answer, tried: c.j.tried, but: c.m, hurry: true, trace: c.s.trace})
+	stop()
+	c.mu.Lock()
+	c.hedged, c.err = true, err
+	if c.over {
+		c.done <- struct{}{}
+		return true
+	}
+	if err == nil {
+		c.cancel()
+	}
+	return err == nil
+}
+
+// end is called when the dispatch has returned. It ends the hedge too, unless that may still give the
+// answer which the dispatch did not. answered says that the hedge did; late that the dispatch was ended
+// for being late.
+func (c *chase) end(err error) (answered, late bool) {
+	c.mu.Lock()
+	c.over = true
+	if c.timer.Stop() {
+		c.rings--
+	}
+	wait := c.running && !c.hedged
+	if wait && err == nil {
+		c.stop()
+	}
+	c.mu.Unlock()
+	if wait {
+		<-c.done
+	}
+	c.cancel()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.running && c.err == nil, c.late
+}
+
+// release lets a chase that has ended be used again, unless a ring is on its way to it.
+func (c *chase) release() {
+	c.mu.Lock()
+	idle := c.rings == 0
+	c.mu.Unlock()
+	d := c.s.d
+	c.s, c.j, c.m, c.ctx, c.cancel, c.stop = nil, nil, nil, nil, nil, nil
+	if idle {
+		d.chases.Put(c)
+	}
+}
