@@ -60,7 +60,7 @@ func (g generator) Reply(r serve.Request) (chat.ReplyOptions, error) {
 func (g generator) request(r serve.Request) Request {
 	req := Request{
 		Prompt: r.Prompt, Messages: r.Messages, Template: r.Template, Tokens: r.Tokens, Choices: r.Choices,
-		Sampling: &r.Sampling, Stop: r.Stop, Format: Format{Schema: r.Schema, JSON: r.JSON},
+		Sampling: &r.Sampling, Stop: r.Stop, Format: Format{Schema: r.Schema, JSON: r.JSON}, Batch: r.Batch,
 	}
 	if req.Tokens == 0 {
 		req.Tokens = g.e.Context()

@@ -58,6 +58,7 @@ type Request struct {
 	Stop     []string
 	Schema   []byte // JSON schema that the text keeps to
 	JSON     bool   // it is any JSON object
+	Batch    bool   // nobody waits for it: it gives way to those that somebody waits for
 }
 
 // Piece is a part of the text of a choice, whole characters.
@@ -214,23 +215,64 @@ func (h *Handler) complete(w http.ResponseWriter, r *http.Request, k kind) {
 		}
 		return // else whoever asked has gone
 	}
-	ask, f := h.parse(body, k)
+	a, f := h.newReply(r.Context(), body, k)
+	switch {
+	case a == nil:
+	case a.ask.stream:
+		a.w = w
+		a.events(r.Context())
+		return
+	default:
+		var o completion
+		if o, f = a.whole(r.Context()); f == nil && r.Context().Err() == nil {
+			answer(w, http.StatusOK, o)
+		}
+	}
 	if f != nil {
 		refuse(w, f)
-		return
 	}
-	a := &reply{h: h, w: w, kind: k, ask: ask, id: newID(k), created: h.o.Now().Unix()}
+}
+
+// newReply reads a request. It returns nil and why it is refused, or nil twice where ctx has ended.
+func (h *Handler) newReply(ctx context.Context, body []byte, k kind) (*reply, *failure) {
+	ask, f := h.parse(body, k)
+	if f != nil {
+		return nil, f
+	}
+	a := &reply{h: h, kind: k, ask: ask, id: newID(k), created: h.o.Now().Unix()}
 	if err := a.prepare(); err != nil {
-		if f := h.failed(r.Context(), err); f != nil {
-			refuse(w, f)
+		return nil, h.failed(ctx, err)
+	}
+	return a, nil
+}
+
+// Answer answers a request of a batch job: one to POST at path, with the body given, that nobody waits for.
+// It is not counted among Options.Requests, and gives way to those that are. Its status is 0 when ctx has
+// ended.
+func (h *Handler) Answer(ctx context.Context, path string, body []byte) (status int, out []byte) {
+	k, ok := map[string]kind{"/v1/completions": plainText, "/v1/chat/completions": chatText}[path]
+	if !ok {
+		f := invalid(http.StatusNotFound, "", "POST %.100s is not answered here", path)
+		return f.status, encode(f.body())
+	}
+	a, f := h.newReply(ctx, body, k)
+	if a != nil && a.ask.stream {
+		a, f = nil, unsupported("stream", "stream: a batch has no streams: leave it out")
+	}
+	var o completion
+	if a != nil {
+		for i := range a.ask.requests {
+			a.ask.requests[i].Batch = true
 		}
-		return
+		o, f = a.whole(ctx)
 	}
-	if ask.stream {
-		a.events(r.Context())
-	} else {
-		a.whole(r.Context())
+	switch {
+	case ctx.Err() != nil:
+		return 0, nil
+	case f != nil:
+		return f.status, encode(f.body())
 	}
+	return http.StatusOK, encode(o)
 }
 
 func newID(k kind) string {

@@ -474,3 +474,32 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestLinesOfBatchesAreAnsweredAside(t *testing.T) {
+	f := &fake{got: make(chan Request, 1)}
+	h := New(f, Options{Model: "tiny", Requests: 1})
+	h.places <- struct{}{} // full: lines do not count
+	status, out := h.Answer(t.Context(), "/v1/chat/completions", []byte(`{"messages":[{"role":"user","content":"x"}]}`))
+	if status != http.StatusOK || !strings.Contains(string(out), `"content":"user:x"`) || !(<-f.got).Batch {
+		t.Errorf("status %d: %s", status, out)
+	}
+	for _, c := range []struct {
+		path, body, want string
+		status           int
+	}{
+		{"/v1/embeddings", `{}`, "not answered here", http.StatusNotFound},
+		{"/v1/completions", `{"prompt":"x","stream":true}`, `"param":"stream"`, http.StatusBadRequest},
+		{"/v1/completions", `{"prompt":"x","n":0}`, `"param":"n"`, http.StatusBadRequest},
+		{"/v1/chat/completions", `{"messages":[{"role":"user","content":"refused"}]}`, "not like this", http.StatusBadRequest},
+	} {
+		if status, out := h.Answer(t.Context(), c.path, []byte(c.body)); status != c.status || !strings.Contains(string(out), c.want) {
+			t.Errorf("%s of %s: status %d, %s; want %d and %s", c.path, c.body, status, out, c.status, c.want)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	f.hold, f.gone = make(chan struct{}), make(chan struct{})
+	if status, out := h.Answer(ctx, "/v1/completions", []byte(`{"prompt":"x"}`)); status != 0 || out != nil {
+		t.Errorf("after the end of its context: %d, %s", status, out)
+	}
+}

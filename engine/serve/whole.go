@@ -2,7 +2,6 @@ package serve
 
 import (
 	"context"
-	"net/http"
 	"strings"
 )
 
@@ -13,8 +12,8 @@ type wholeChoice struct {
 	end             Outcome
 }
 
-// whole answers with one object.
-func (a *reply) whole(ctx context.Context) {
+// whole makes the answer as one object. Neither it nor the failure means anything when ctx has ended.
+func (a *reply) whole(ctx context.Context) (o completion, f *failure) {
 	list := make([]wholeChoice, len(a.choices))
 	res, err := a.generate(ctx, func(p Piece) error {
 		c := &list[p.Choice]
@@ -31,17 +30,14 @@ func (a *reply) whole(ctx context.Context) {
 		return ctx.Err()
 	})
 	if err != nil {
-		if f := a.h.failed(ctx, err); f != nil {
-			refuse(a.w, f)
-		}
-		return
+		return o, a.h.failed(ctx, err)
 	}
-	o := a.object(false)
+	o = a.object(false)
 	for i := range list {
 		o.Choices = append(o.Choices, a.wholeChoice(i, &list[i]))
 	}
 	o.Usage = newUsage(res)
-	answer(a.w, http.StatusOK, o)
+	return o, nil
 }
 
 func (a *reply) wholeChoice(i int, w *wholeChoice) choice {
