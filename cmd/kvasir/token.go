@@ -148,17 +148,20 @@ func (r *tokenRow) counts() (joined int, refused uint64) {
 	return joined, refused
 }
 
-// until says how long the token lets anybody in.
-func (r *tokenRow) until() string {
+// state says how long the token lets anybody in.
+func (r *tokenRow) state() string {
+	day, _, _ := strings.Cut(r.Expires, "T")
 	switch {
+	case r.Revoked:
+		return "revoked"
 	case r.Elsewhere:
 		return "made elsewhere"
 	case r.Expired:
-		return "expired " + r.Expires
-	case r.Expires != "":
-		return r.Expires
+		return "ended " + day
+	case day != "":
+		return "until " + day
 	}
-	return "never"
+	return "no end"
 }
 
 // Run makes a token.
@@ -248,7 +251,7 @@ func (c *tokenListCmd) Run(a *app) error {
 }
 
 func printTokens(s *screen, rows []tokenRow) {
-	t := table{head: []string{"token", "for", "host", "expires", "joined", "refused", "revoked"}}
+	t := table{head: []string{"token", "holds", "joined", "refused", "host"}}
 	for i := range rows {
 		r := &rows[i]
 		joined, refused := r.counts()
@@ -259,15 +262,11 @@ func printTokens(s *screen, rows []tokenRow) {
 		case !r.Elsewhere:
 			used += " of any"
 		}
-		revoked := "no"
-		if r.Revoked {
-			revoked = "yes"
-		}
 		host := r.Host
 		if host == "" {
 			host = "-"
 		}
-		t.add(r.ID, r.Role, host, r.until(), used, strconv.FormatUint(refused, 10), revoked)
+		t.add(r.ID, r.state(), used, strconv.FormatUint(refused, 10), host)
 	}
 	t.print(s)
 }
