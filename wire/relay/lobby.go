@@ -47,7 +47,7 @@ type guest struct {
 	// Under Hub.mu.
 	reason   string
 	session  *session // offered or claimed or live
-	declined map[seal.PublicKey]bool
+	declined map[seal.PublicKey]string // backbones that do not want it, and why
 	gone     bool
 }
 
@@ -96,7 +96,7 @@ func (h *Hub) worker(v *visitor, req *ws.Request) (stay func(), err error) {
 	}
 	h.f.tally.add("workers", 1)
 	g := &guest{proof: p, model: model, v: v, tolls: tollsOf(v.account, account), claim: make(chan *session, 1),
-		poke: make(chan struct{}, 1), evict: make(chan error, 1), declined: map[seal.PublicKey]bool{}}
+		poke: make(chan struct{}, 1), evict: make(chan error, 1), declined: map[seal.PublicKey]string{}}
 	return func() { h.stay(g, req.Rest) }, nil
 }
 

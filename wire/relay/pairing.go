@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"kvasir/wire/seal"
@@ -119,14 +120,15 @@ const OtherModel = "no backbone serves the model that this worker has"
 
 // choose returns a desk for a worker, or why there is none.
 func (h *Hub) choose(g *guest, used map[seal.PublicKey]int) (*desk, string) {
-	var full, other, declined, full0 int
+	var full, other, full0 int
+	var declined string
 	for _, d := range h.desks {
 		switch {
 		case !d.asked:
 		case g.model != "" && d.want.Model != "" && g.model != d.want.Model:
 			other++
-		case g.declined[d.grant.Key]:
-			declined++
+		case g.declined[d.grant.Key] != "":
+			declined = g.declined[d.grant.Key]
 		case used[d.grant.Key] >= h.most(d):
 			full++
 			full0 += h.most(d)
@@ -141,8 +143,8 @@ func (h *Hub) choose(g *guest, used map[seal.PublicKey]int) (*desk, string) {
 		return nil, fmt.Sprintf("the backbones have all the workers they want (%d)", full0)
 	case other > 0:
 		return nil, OtherModel
-	case declined > 0:
-		return nil, "the backbones do not want this worker"
+	case declined != "":
+		return nil, "the backbones do not want this worker: " + declined
 	}
 	return nil, "the backbones are busy"
 }
@@ -260,7 +262,11 @@ func (h *Hub) hear(d *desk, m message) error {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		if s := h.sessions[m.Session]; s != nil && s.desk == d && !s.claimed {
-			s.guest.declined[d.grant.Key] = true
+			why := clip(strings.TrimPrefix(m.Reason, "seal: "), 200)
+			if why == "" {
+				why = "no reason was given"
+			}
+			s.guest.declined[d.grant.Key] = why
 			h.withdraw(s, m.Reason)
 			h.match()
 		}

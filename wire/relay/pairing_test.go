@@ -125,7 +125,7 @@ func TestBackboneMayDecline(t *testing.T) {
 		c.Refuse = func(seal.Proof) error { return errors.New("in quarantine") }
 	})
 	s, _, _ := r.wait(r.worker(r.gateAt))
-	until(t, "told that it is not wanted", s.has("do not want this worker"))
+	until(t, "told that it is not wanted", s.has("do not want this worker: in quarantine"))
 	if got := r.hub.Counts()["paired"]; got != 0 {
 		t.Errorf("%d pairings", got)
 	}
