@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"strings"
 	"time"
@@ -27,7 +26,7 @@ type BackboneOptions struct {
 	Log     *slog.Logger   // nil: none
 	Now     func() time.Time
 
-	seen *sightings // of workers that hubs have offered
+	tokens *TokenStore // of workers that hubs offer
 }
 
 // Backbone is a model with its workers: an engine whose routed experts the workers of a swarm compute,
@@ -63,7 +62,7 @@ func (b *Backbone) start(o BackboneOptions) (err error) {
 	if b.unlock, err = o.Home.Lock(seal.Backbone); err != nil {
 		return err
 	}
-	if o.seen, err = openSightings(o.Home, seal.Backbone, time.Now); err != nil {
+	if o.tokens, err = openTokenStore(o.Home, seal.Backbone); err != nil {
 		return err
 	}
 	c, root, err := o.identity()
@@ -125,14 +124,9 @@ func (o *BackboneOptions) identity() (c SwarmConfig, root seal.Key, err error) {
 	return c, root, err
 }
 
-// refuse says why a worker is not wanted: its token was revoked here.
+// refuse says why a worker is not wanted: its token was revoked here, or has been used up.
 func (o *BackboneOptions) refuse(p seal.Proof) error {
-	gone, err := o.Home.Revoked(p.Token.ID)
-	if err == nil && gone {
-		err = fmt.Errorf("%w: %v", seal.ErrTokenRevoked, p.Token.ID)
-	}
-	o.seen.note(p.Token.ID, p.Key, sightOf(err), "")
-	return err
+	return o.tokens.Use(context.Background(), p.Token, p.Key)
 }
 
 // joins returns what to hand to friends.

@@ -22,7 +22,7 @@ import (
 //	tokens.json                       the tokens that were made here
 //	tokens.lock                       held while one of them is made or revoked
 //	revoked                           ids of tokens that nobody here takes any more, one a line
-//	hub.uses                          which keys have joined by which token, see TokenStore
+//	hub.uses backbone.uses            which keys have joined by which token, see TokenStore
 //	hub.seen backbone.seen            who has shown which token, for the owner to look at
 //	hub.db wallet.db                  the hub's ledger and the gateway's wallets
 //	hub.lock worker.lock …            held while a process is that, see Lock

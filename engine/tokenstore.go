@@ -16,12 +16,13 @@ import (
 // maxUses is how many keys a hub remembers of tokens whose uses are counted.
 const maxUses = 1 << 16
 
-// TokenStore is a hub's seal.Store in its home: it outlives the process. A line of its file hub.uses is a
-// token's id and a key that has joined by it. What is revoked is looked up in the home each time, so
-// kvasir token revoke works on a hub that runs. Who has shown which token stands in hub.seen.
+// TokenStore is a seal.Store in a home: it outlives the process. A line of its file hub.uses is a token's id
+// and a key that has joined by it. What is revoked is looked up in the home each time, so kvasir token
+// revoke works on a hub that runs. Who has shown which token stands in hub.seen.
 //
 // A token of one use belongs to the key that shows it first, and one of more uses to as many keys: they
-// come back as often as they like, and others are refused.
+// come back as often as they like, and others are refused. A backbone counts as well, in backbone.uses: its
+// hubs may be several, or lie.
 type TokenStore struct {
 	home Home
 	path string
@@ -33,13 +34,15 @@ type TokenStore struct {
 }
 
 // OpenTokenStore reads what the hub of this home remembers.
-func OpenTokenStore(h Home) (*TokenStore, error) {
-	path, err := h.path("hub.uses")
+func OpenTokenStore(h Home) (*TokenStore, error) { return openTokenStore(h, seal.Hub) }
+
+func openTokenStore(h Home, role seal.Role) (*TokenStore, error) {
+	path, err := h.path(role.String() + ".uses")
 	if err != nil {
 		return nil, err
 	}
 	s := &TokenStore{home: h, path: path, memory: seal.NewMemoryStore(maxUses), known: map[string]struct{}{}}
-	if s.seen, err = openSightings(h, seal.Hub, time.Now); err != nil {
+	if s.seen, err = openSightings(h, role, time.Now); err != nil {
 		return nil, err
 	}
 	text, err := readState(path)
