@@ -68,6 +68,9 @@ func (s *Swarm) newShare(h *wire.Hello) (share, error) {
 	if s.c.Slices == nil {
 		return a, fmt.Errorf("%w: the worker wants slices, and this backbone has none to give", link.ErrRefused)
 	}
+	if err := s.fitsOne(h.Memory); err != nil {
+		return a, err
+	}
 	for _, c := range h.Slices {
 		if c.Layer >= s.c.Model.Layers || c.Hi > s.c.Model.PerLayer {
 			continue // of another model
@@ -77,6 +80,35 @@ func (s *Swarm) newShare(h *wire.Hello) (share, error) {
 		}
 	}
 	return a, nil
+}
+
+// errSmall: a worker has no room for a single expert.
+var errSmall = errors.New("this worker's memory is too small for the model")
+
+// smallRest is after how long such a worker may ask again: the model may be another then.
+const smallRest = 10 * time.Minute
+
+// fitsOne returns errSmall where not even the smallest expert fits into four fifths of a memory.
+func (s *Swarm) fitsOne(memory int64) error {
+	least := s.expertBytes(0)
+	for l := range s.c.Model.Layers {
+		least = min(least, s.expertBytes(l))
+	}
+	if memory/5*4 >= least {
+		return nil
+	}
+	return fmt.Errorf("%w: one expert takes %d KiB and a fifth is to spare, so give at least %d KiB with --memory",
+		errSmall, least>>10+1, least>>10*5/4+2)
+}
+
+// sendAway tells a worker why it is not wanted.
+func sendAway(ctx context.Context, session *link.Session, why error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	_ = session.Drain(ctx, wire.GoAway{ // what comes of it is the same
+		Reason: wire.Stopping, Back: uint32(smallRest.Milliseconds()), Text: []byte(why.Error()),
+	})
+	_ = session.Close()
 }
 
 // assigned reports whether the worker holds what it is assigned, not the whole model.

@@ -191,7 +191,7 @@ func (s *Swarm) attach(ctx context.Context, a *relay.Accepted) error {
 	}
 	share, err := s.newShare(session.Peer())
 	if err != nil {
-		_ = session.Close() // the error says more
+		sendAway(ctx, session, err)
 		return err
 	}
 	lane, err := batcher.NewLane(session, batcher.Limits{}, 0)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,8 +22,6 @@ import (
 	"kvasir/wire/relay"
 	"kvasir/wire/seal"
 )
-
-var errNoURL = errors.New("a model on the web cannot be read yet; give a file, or none")
 
 // ErrNoCache: this system names no folder for what can be fetched again.
 var ErrNoCache = errors.New("this system has no folder for caches; give one with --cache")
@@ -119,7 +118,9 @@ func (n *WorkerNode) shelf(ctx context.Context, o WorkerOptions, c *worker.Confi
 	}
 	shelf := worker.CacheShelf{}
 	if IsURL(o.Model) {
-		return errNoURL
+		if shelf.Weights, err = slicing.OpenURL(ctx, o.Model, http.DefaultClient); err != nil {
+			return err
+		}
 	}
 	dir := o.Cache
 	if dir == "" {

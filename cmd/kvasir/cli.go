@@ -23,6 +23,7 @@ type cli struct {
 	Run  runCmd  `cmd:"" help:"Continue a text, or answer a question with --chat."`
 	Chat chatCmd `cmd:"" help:"Talk with a model."`
 	swarmCommands
+	Plan    planCmd    `cmd:"" help:"Say who would hold what in a swarm, and how fast it would be."`
 	Model   modelCmd   `cmd:"" help:"Look into model files, measure them, make them."`
 	Doctor  doctorCmd  `cmd:"" help:"Check this machine and this build, and say what to do."`
 	Version versionCmd `cmd:"" help:"Print the version."`
@@ -133,6 +134,7 @@ var flagGroups = []kong.Group{
 	{Key: "sampling", Title: "Flags of the choice of tokens:"},
 	{Key: "memory", Title: "Flags of memory:"},
 	{Key: "swarm", Title: "Flags of a swarm:"},
+	{Key: "owner", Title: "Flags that leave the machine to its owner:"},
 	{Key: "every", Title: "Flags of every command:"},
 }
 

@@ -23,9 +23,10 @@ type screen struct {
 	terminal bool // a person reads it
 	colour   bool // styles are wanted
 
-	mu  sync.Mutex
-	w   io.Writer // under mu
-	err error     // under mu
+	mu     sync.Mutex
+	w      io.Writer // under mu
+	err    error     // under mu
+	status string    // the line that stays at the bottom of a terminal; under mu
 }
 
 func newScreen(f *os.File, getenv func(string) string) *screen {
@@ -36,14 +37,31 @@ func newScreen(f *os.File, getenv func(string) string) *screen {
 
 // Write implements io.Writer.
 func (s *screen) Write(p []byte) (int, error) {
+	size := len(p)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
 		return 0, s.err
 	}
+	if s.status != "" {
+		p = []byte(eraseLine + string(p) + s.status)
+	}
 	n, err := s.w.Write(p)
 	s.err = err
-	return n, err
+	return min(n, size), err
+}
+
+// eraseLine goes to the beginning of the line and wipes it.
+const eraseLine = "\r\x1b[K"
+
+// pin keeps a line at the bottom of a terminal, below whatever else is written; "" takes it away.
+func (s *screen) pin(line string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil && s.terminal && line != s.status {
+		s.status = line
+		_, s.err = io.WriteString(s.w, eraseLine+line)
+	}
 }
 
 // failed returns the first error of a write.

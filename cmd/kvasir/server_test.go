@@ -23,6 +23,7 @@ const patience = 45 * time.Second
 type process struct {
 	t    *testing.T
 	name string
+	id   string // of a worker
 	cmd  *exec.Cmd
 	over chan struct{} // closed when it has ended
 	err  error         // of Wait, then
@@ -225,7 +226,9 @@ func (s *swarm) worker(args ...string) *process {
 func (s *swarm) workerAt(home string, args ...string) *process {
 	s.t.Helper()
 	var r workerReady
-	return launch(s.t, home, &r, append([]string{"worker"}, args...)...)
+	p := launch(s.t, home, &r, append([]string{"worker"}, args...)...)
+	p.id = r.ID
+	return p
 }
 
 // local is what one machine makes of a prompt.

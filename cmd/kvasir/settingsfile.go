@@ -13,6 +13,8 @@ import (
 
 	"github.com/BurntSushi/toml"
 	"github.com/alecthomas/kong"
+
+	"kvasir/engine"
 )
 
 // maxSettingsFile bounds the settings file; a real one has a few lines.
@@ -131,7 +133,7 @@ func (f *settingsFile) value(node *kong.Node, key toml.Key, raw any) (string, er
 	if err := check(flag, text); err != nil {
 		return "", fmt.Errorf("is wrong: %w", err)
 	}
-	if flag.Target.Type() == reflect.TypeFor[filePath]() && text != "" {
+	if flag.Target.Type() == reflect.TypeFor[filePath]() && text != "" && !engine.IsURL(text) {
 		if text = expandHome(text); !filepath.IsAbs(text) {
 			text = filepath.Join(filepath.Dir(f.path), text)
 		}

@@ -59,9 +59,8 @@ func TestSwarmOfProcesses(t *testing.T) {
 	serve := s.serve("--hub", through)
 	serve.await("experts are computed here until a worker joins")
 	first, second := s.worker(s.address()), s.worker(s.address())
-	serve.await("worker joined")
-	first.await("working")
-	second.await("working")
+	serve.await("worker is ready", first.id)
+	serve.await("worker is ready", second.id)
 
 	const tokens = 120
 	want := local(t, story, tokens)

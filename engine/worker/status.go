@@ -71,7 +71,7 @@ func (s *status) begin(state State, session string, hidden int) {
 	defer s.mu.Unlock()
 	s.s.State, s.s.Reason, s.s.Session = state, "", session
 	if state == Fetching {
-		s.s.Reason = "no slices are assigned yet"
+		s.s.Reason = "nothing is assigned to this worker yet"
 	}
 }
 

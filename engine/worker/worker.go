@@ -181,7 +181,7 @@ func (w *Worker) session(ctx context.Context, stop context.CancelCauseFunc) erro
 	var away *link.Away
 	if errors.As(err, &away) {
 		if away.Back > 0 {
-			w.status.set(Waiting, "the backbone has sent this worker away for a while: "+away.Text)
+			w.wait(Waiting, "the backbone has sent this worker away for a while: "+away.Text)
 		}
 		sleep(ctx, min(away.Back, maxBack))
 		return nil
