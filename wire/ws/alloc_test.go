@@ -15,9 +15,11 @@ type loop struct {
 }
 
 func (l *loop) Read(p []byte) (int, error) {
-	n := copy(p, l.in[l.at:])
-	l.at = (l.at + n) % len(l.in)
-	return n, nil
+	for n := 0; n < len(p); {
+		m := copy(p[n:], l.in[l.at:])
+		n, l.at = n+m, (l.at+m)%len(l.in)
+	}
+	return len(p), nil
 }
 func (l *loop) Write(p []byte) (int, error)      { return len(p), nil }
 func (l *loop) SetReadDeadline(time.Time) error  { return nil }
@@ -86,4 +88,65 @@ func TestFrameAllocatesNothingOverTCP(t *testing.T) {
 	}
 	a.CloseNow()
 	b.CloseNow()
+}
+
+// reads counts the reads on a connection.
+type reads struct {
+	loop
+	n int
+}
+
+func (r *reads) Read(p []byte) (int, error) {
+	r.n++
+	return r.loop.Read(p)
+}
+
+// Where the socket has enough and the slab has room, a frame costs one read, and several small ones
+// do.
+func TestFramesCostOneReadEach(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		payload int
+		read    func(c *Conn) func() error // reads a frame's payload at least
+		most    int                        // reads for 1,000 frames
+	}{
+		{"chunks as messages", 16000, func(c *Conn) func() error {
+			slab := make([]byte, 16000+Readahead)
+			return func() error { _, _, err := c.ReadMessage(slab); return err }
+		}, 1001},
+		{"chunks as messages, into slabs without room", 16000, func(c *Conn) func() error {
+			slab := make([]byte, 16000)
+			return func() error { _, _, err := c.ReadMessage(slab); return err }
+		}, 2001},
+		{"chunks as a stream", 16000, func(c *Conn) func() error {
+			s, p := NetConn(c), make([]byte, 16000+Readahead)
+			return func() error {
+				for n := 0; n < 16000; {
+					m, err := s.Read(p)
+					if err != nil {
+						return err
+					}
+					n += m
+				}
+				return nil
+			}
+		}, 1001},
+		{"frames of 100 bytes", 100, func(c *Conn) func() error {
+			slab := make([]byte, 100)
+			return func() error { _, _, err := c.ReadMessage(slab); return err }
+		}, 30},
+	} {
+		for _, role := range []Role{Server, Client} {
+			r := &reads{loop: loop{in: wire(role, fB(stars(tt.payload)))}}
+			read := tt.read(New(r, role, nil, Options{}))
+			for range 1000 {
+				if err := read(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if r.n > tt.most {
+				t.Errorf("%v, %s: %d reads for 1,000 frames, want %d at most", role, tt.name, r.n, tt.most)
+			}
+		}
+	}
 }

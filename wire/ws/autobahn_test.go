@@ -118,6 +118,11 @@ func rules() []rule {
 		{"7.5.1", list(code(1000, greek+"\xed\xa0\x80edited")), 0, list(bad(1007))},
 		{"10.1.1", split(stars(65536), 1300), 0, list(fT(stars(65536)))},
 	}
+	// Text is refused at once, though the message, or the frame, has no end yet.
+	all = append(all,
+		rule{"6.4.3 without an end", list(ft(greek), fc("\xf4\x90")), 0, list(bad(1007))},
+		rule{"6.4.4 without an end", list(frame{op: ws.OpText, fin: true, p: greek + "\xf4\x90", missing: 8}), 0, list(bad(1007))},
+		rule{"6.4.4 without an end, by bytes", list(frame{op: ws.OpText, p: greek + "\xf4\x90", missing: 8}), 1, list(bad(1007))})
 	for i, n := range []int{0, 125, 126, 127, 128, 65535, 65536} {
 		all = append(all,
 			rule{fmt.Sprintf("1.1.%d", i+1), list(fT(stars(n))), 0, list(fT(stars(n)))},
@@ -170,9 +175,39 @@ func TestConnKeepsAutobahnRules(t *testing.T) {
 			})
 		}
 	}
-	if len(all) < 39 {
-		t.Errorf("%d cases, want the 39 and more", len(all))
+}
+
+// The cases by Autobahn's sections, and each once: nobody drops one unseen.
+func TestAutobahnRulesAreAllThere(t *testing.T) {
+	want := map[string]int{
+		"1":  16,  // framing: lengths of 0, 125, 126, 127, 128, 65535, 65536, whole and in small writes
+		"2":  11,  // pings and pongs
+		"3":  7,   // reserved bits
+		"4":  10,  // reserved opcodes
+		"5":  20,  // fragments, and control frames between them
+		"6":  112, // UTF-8, also refused before the end
+		"7":  41,  // close handshake, codes, reasons
+		"10": 1,   // many fragments
 	}
+	got, names := map[string]int{}, map[string]bool{}
+	for _, r := range rules() {
+		section, _, _ := strings.Cut(r.name, ".")
+		got[section]++
+		if names[r.name] {
+			t.Errorf("two cases are named %s", r.name)
+		}
+		names[r.name] = true
+	}
+	sum := 0
+	for section, n := range want {
+		if sum += n; got[section] != n {
+			t.Errorf("section %s: %d cases, want %d", section, got[section], n)
+		}
+	}
+	if len(names) != sum {
+		t.Errorf("%d cases, want %d", len(names), sum)
+	}
+	t.Logf("%d cases, in both roles", sum)
 }
 
 func (r *rule) run(t *testing.T, role Role) {

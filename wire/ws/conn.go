@@ -12,10 +12,11 @@ import (
 	"github.com/gobwas/ws"
 )
 
-// bufferSize is the read buffer of a Conn: enough for any control frame, and small enough that
+// Readahead is the size of a Conn's read buffer: enough for any control frame, and small enough that
 // thousands of idle connections cost little. What it does not hold of a payload is read straight
-// into the caller's slab, so a chunk takes about two reads.
-const bufferSize = 4 << 10
+// into the caller's slab, with the beginning of what follows where there is room, so a chunk in a
+// stream of them takes one read.
+const Readahead = 4 << 10
 
 // Conn is one side of a WebSocket connection. One goroutine reads at a time and others wait for it;
 // any number may write. Close, CloseNow and the deadlines may be called at any time.
@@ -86,8 +87,8 @@ func New(nc net.Conn, role Role, rest []byte, o Options) *Conn {
 // feed makes rest, which the Conn keeps, the bytes that have been read and not consumed.
 func (c *Conn) feed(rest []byte) {
 	c.buf, c.r, c.w = rest, 0, len(rest)
-	if len(rest) < bufferSize {
-		c.buf = make([]byte, bufferSize)
+	if len(rest) < Readahead {
+		c.buf = make([]byte, Readahead)
 		copy(c.buf, rest)
 	}
 }
@@ -177,12 +178,8 @@ func (c *Conn) drain() {
 			_ = c.next(c.o.Message) // in rerr, unless by deadline, and then closing makes it so
 			continue
 		}
-		p := *slab
-		if int64(len(p)) > c.in.left {
-			p = p[:c.in.left]
-		}
-		if len(p) > 0 {
-			_, _ = c.payload(p)
+		if c.in.left > 0 {
+			_, _ = c.payload(*slab)
 		}
 		c.in.open = c.in.left > 0
 	}

@@ -1,10 +1,13 @@
 package ws
 
 import (
+	"bufio"
 	"bytes"
 	"io"
 	"net"
+	"net/http"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 )
@@ -92,6 +95,8 @@ func FuzzUpgrade(f *testing.F) {
 	f.Add([]byte(request + "glued"))
 	f.Add([]byte("\x16\x03\x01\r\n\r\n"))
 	f.Add([]byte("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"))
+	f.Add([]byte("GET / HTTP/1.1\nHost: a\n\n" + request))
+	f.Add([]byte(strings.Replace(request, "Kvasir-Key: k", "Kvasir-Key:\r\n k", 1)))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		nc := &once{b: bytes.Clone(b), chunk: 7}
 		c, req, err := Upgrade(nc, ServerOptions{Head: 1000})
@@ -101,6 +106,18 @@ func FuzzUpgrade(f *testing.F) {
 		if err == nil {
 			if all := append(bytes.Clone(req.Head), append(bytes.Clone(req.Rest), nc.b...)...); !bytes.Equal(all, b) {
 				t.Fatalf("head %q, rest %q, unread %q from %q", req.Head, req.Rest, nc.b, b)
+			}
+			// Who reads lines by LF alone, or unfolds them, finds the same head.
+			lines := strings.Split(strings.TrimSuffix(string(req.Head), "\r\n\r\n"), "\n")
+			for i, line := range lines {
+				if line == "" || line[0] <= ' ' || strings.HasSuffix(line, "\r") != (i < len(lines)-1) ||
+					strings.Trim(line, "\r") == "" {
+					t.Fatalf("line %d of the head: %q", i, line)
+				}
+			}
+			second := bufio.NewReader(bytes.NewReader(req.Head))
+			if _, err := http.ReadRequest(second); err != nil || second.Buffered() > 0 {
+				t.Fatalf("%d bytes of the head are another request's, %v", second.Buffered(), err)
 			}
 		}
 	})

@@ -23,6 +23,8 @@ type frame struct {
 	fin bool
 	rsv byte
 	p   string
+
+	missing int // bytes of payload that the header says and that do not come
 }
 
 // Frames: a capital is final, a small letter is a fragment with others to follow.
@@ -50,7 +52,7 @@ func (f frame) String() string {
 
 // wire returns the frame as the peer of a Conn of this role sends it.
 func (f frame) wire(to Role) []byte {
-	h := ws.Header{Fin: f.fin, Rsv: f.rsv, OpCode: f.op, Length: int64(len(f.p))}
+	h := ws.Header{Fin: f.fin, Rsv: f.rsv, OpCode: f.op, Length: int64(len(f.p) + f.missing)}
 	p := []byte(f.p)
 	if to == Server {
 		h.Masked, h.Mask = true, [4]byte{0x37, 0xfa, 0x21, 0x3d}

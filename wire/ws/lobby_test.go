@@ -286,3 +286,51 @@ func TestDetachSendsThePongsThatAreDue(t *testing.T) {
 		_, _ = nc.Close(), far.Close()
 	})
 }
+
+// However much of a stream a Lobby has used up, it and a Conn on the rest together read what a dumb
+// reader reads: the texts in their order, and the binary messages in theirs.
+func TestLobbyAndConnAgreeWithADumbReader(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	const limit = 1 << 20
+	for range 200 {
+		b := append(randomFrames(rnd, Server), code(1000, "").wire(Server)...)
+		want := dumb(Server, b, limit, false)
+		c := New(&once{b: b, chunk: 1 + rnd.IntN(5000)}, Server, nil, Options{Message: limit})
+		l := NewLobby(c, limit)
+		texts := slices.DeleteFunc(slices.Clone(want.messages), func(f frame) bool { return f.op != Text })
+		var got []frame
+		if len(texts) > 0 {
+			for range rnd.IntN(len(texts) + 1) {
+				p, err := l.Read()
+				if err != nil {
+					t.Fatal(err)
+				}
+				got = append(got, fT(string(p)))
+			}
+		}
+		nc, rest, err := l.Detach()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c = New(nc, Server, rest, Options{Message: limit})
+		slab := make([]byte, limit)
+		for {
+			op, n, err := c.ReadMessage(slab)
+			if err != nil {
+				want.same(t, err)
+				break
+			}
+			got = append(got, frame{op: op, fin: true, p: string(slab[:n])})
+		}
+		c.CloseNow()
+		for _, op := range []OpCode{Text, Binary} {
+			other := func(f frame) bool { return f.op != op }
+			if !slices.Equal(slices.DeleteFunc(slices.Clone(got), other),
+				slices.DeleteFunc(slices.Clone(want.messages), other)) {
+				t.Fatalf("%d messages of %d, or others", len(got), len(want.messages))
+			}
+		}
+	}
+}

@@ -14,6 +14,9 @@ import (
 // are answered and the Close handshake is kept on the way; the peer's Close frame is returned as
 // *CloseError.
 //
+// What slab has beyond the message is overwritten too. A slab with Readahead bytes more than the
+// longest message makes a stream of frames cost one read each.
+//
 // After a read deadline the call may be repeated with the same slab, and goes on where it stopped.
 // Any other error is final, and the caller closes the Conn; Close gives the peer time to read the
 // reason.
@@ -31,7 +34,7 @@ func (c *Conn) ReadMessage(slab []byte) (op OpCode, n int, err error) {
 			return 0, 0, c.fail(fmt.Errorf("%w: message longer than %d bytes", ErrTooBig, room))
 		}
 		for c.in.left > 0 {
-			if _, err := c.payload(slab[c.in.sum:][:c.in.left]); err != nil {
+			if _, err := c.payload(slab[c.in.sum:]); err != nil {
 				return 0, 0, err
 			}
 			if c.in.op == Text {
@@ -125,25 +128,30 @@ func (c *Conn) begin(h ws.Header, n, room int) error {
 	return nil
 }
 
-// payload reads at least one byte of the present frame into p, which has 1 to in.left bytes.
+// payload reads at least one byte of the present frame, in.left at most, into p, which is not empty.
+// Where p has room for more, it may be overwritten to its end: what comes behind the frame is read
+// in the same go, and then put into the buffer.
 func (c *Conn) payload(p []byte) (int, error) {
 	if c.rerr != nil {
 		return 0, c.rerr
 	}
-	n := copy(p, c.buf[c.r:c.w])
-	if n == 0 && len(p) >= bufferSize {
-		var err error
-		if n, err = c.read(p, true); err != nil {
-			return 0, err
-		}
-	} else if n == 0 {
+	want := int(min(int64(len(p)), c.in.left))
+	if c.r == c.w && want < Readahead {
 		if err := c.fill(); err != nil {
 			return 0, err
 		}
-		n = copy(p, c.buf[c.r:c.w])
-		c.r += n
-	} else {
-		c.r += n
+	}
+	n := copy(p[:want], c.buf[c.r:c.w])
+	c.r += n
+	if n == 0 {
+		got, err := c.read(p[:min(len(p), want+Readahead)], true)
+		if err != nil {
+			return 0, err
+		}
+		if n = min(got, want); n < got {
+			c.empty()
+			c.w = copy(c.buf, p[n:got])
+		}
 	}
 	if c.in.masked {
 		ws.Cipher(p[:n], c.in.mask, c.in.pos)
@@ -190,10 +198,7 @@ func (c *Conn) fail(err error) error {
 // fill reads some bytes into the buffer.
 func (c *Conn) fill() error {
 	if c.r == c.w {
-		c.r, c.w = 0, 0
-		if len(c.buf) != bufferSize { // it was the rest of an upgrade
-			c.buf = make([]byte, bufferSize)
-		}
+		c.empty()
 	}
 	if c.w == len(c.buf) {
 		c.w = copy(c.buf, c.buf[c.r:c.w])
@@ -202,6 +207,14 @@ func (c *Conn) fill() error {
 	n, err := c.read(c.buf[c.w:], c.in.open || c.in.more || c.r < c.w)
 	c.w += n
 	return err
+}
+
+// empty makes room in the buffer, of which all is consumed.
+func (c *Conn) empty() {
+	c.r, c.w = 0, 0
+	if len(c.buf) != Readahead { // it was the rest of an upgrade
+		c.buf = make([]byte, Readahead)
+	}
 }
 
 // read reads at least one byte from the connection beneath. mid says that something has begun which

@@ -35,11 +35,7 @@ func (s *stream) Read(p []byte) (int, error) {
 				return 0, err
 			}
 		}
-		q := p
-		if int64(len(q)) > c.in.left {
-			q = q[:c.in.left]
-		}
-		n, err := c.payload(q)
+		n, err := c.payload(p)
 		if err != nil {
 			return 0, err
 		}
