@@ -7,7 +7,9 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime/pprof"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -102,6 +104,7 @@ func (m *memory) dial(ctx context.Context, l *wan.Link, addr string) (net.Conn, 
 // swarmConfig is for newSwarm.
 type swarmConfig struct {
 	memory bool // no sockets: for bubbles
+	direct bool // sockets, and no emulated path between them
 	tls    bool // on the outside of gateway and hub
 	limits Limits
 	hop    wan.Profile // from the gateway to the hub
@@ -128,6 +131,7 @@ type swarm struct {
 	cancel   context.CancelFunc
 	wg       sync.WaitGroup
 	served   sync.WaitGroup
+	closing  sync.Once
 
 	mu      sync.Mutex
 	came    chan struct{} // closed and replaced when a session begins or ends
@@ -178,6 +182,11 @@ func newSwarm(t testing.TB, c swarmConfig) *swarm {
 	return s
 }
 
+// labelled runs f, and marks its goroutines and those that they start with whose they are.
+func labelled(end string, f func()) {
+	pprof.Do(context.Background(), pprof.Labels("end", end), func(context.Context) { f() })
+}
+
 func newPath(t testing.TB, p wan.Profile) *wan.Link {
 	t.Helper()
 	l, err := wan.NewLink(p)
@@ -210,6 +219,7 @@ func (s *swarm) serve(serve func(net.Listener) error, addr string) string {
 	s.t.Helper()
 	var l net.Listener
 	var err error
+	name, _, _ := strings.Cut(addr, ".")
 	if s.c.memory {
 		l = s.net.listen(addr)
 	} else {
@@ -221,9 +231,11 @@ func (s *swarm) serve(serve func(net.Listener) error, addr string) string {
 		}
 	}
 	s.served.Go(func() {
-		if err := serve(l); err != nil {
-			s.t.Errorf("serve: %v", err)
-		}
+		labelled(name, func() {
+			if err := serve(l); err != nil {
+				s.t.Errorf("serve: %v", err)
+			}
+		})
 	})
 	return l.Addr().String()
 }
@@ -234,7 +246,7 @@ func (s *swarm) dial(l *wan.Link) func(context.Context, string, string) (net.Con
 		switch {
 		case s.c.memory:
 			return s.net.dial(ctx, l, addr)
-		case l == nil:
+		case s.c.direct:
 			return (&net.Dialer{}).DialContext(ctx, network, addr)
 		}
 		return l.Dial(ctx, network, addr)
@@ -243,6 +255,10 @@ func (s *swarm) dial(l *wan.Link) func(context.Context, string, string) (net.Con
 
 // close ends all. Every goroutine has ended then, or the test's bubble or goleak says so.
 func (s *swarm) close() {
+	s.closing.Do(s.closeAll)
+}
+
+func (s *swarm) closeAll() {
 	if s.cancel != nil {
 		s.cancel()
 	}
@@ -285,6 +301,13 @@ func (s *swarm) changed() {
 // until waits for ok, which is called with mu held, and looks again whenever the backbone's side changes.
 func (s *swarm) until(limit time.Duration, what string, ok func() bool) {
 	s.t.Helper()
+	if !s.soon(limit, ok) {
+		s.t.Fatalf("still not, after %v: %s", limit, what)
+	}
+}
+
+// soon is until for other goroutines than the test's.
+func (s *swarm) soon(limit time.Duration, ok func() bool) bool {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	for {
@@ -292,12 +315,12 @@ func (s *swarm) until(limit time.Duration, what string, ok func() bool) {
 		fine, came := ok(), s.came
 		s.mu.Unlock()
 		if fine {
-			return
+			return true
 		}
 		select {
 		case <-came:
 		case <-timer.C:
-			s.t.Fatalf("still not, after %v: %s", limit, what)
+			return false
 		}
 	}
 }
@@ -308,7 +331,7 @@ func (s *swarm) accept(ctx context.Context) {
 		if err != nil {
 			return
 		}
-		s.wg.Go(func() { s.session(ctx, a) })
+		s.wg.Go(func() { labelled("backbone", func() { s.session(ctx, a) }) })
 	}
 }
 
