@@ -30,9 +30,9 @@ type call struct {
 	next    *call // of a list
 }
 
-// result is how a call ended. Whoever takes it owns the payload, which is a slab of mux.recv.
+// result is how a call ended. Whoever takes it owns the payload.
 type result struct {
-	payload []byte
+	payload frame
 	epoch   uint32 // of a Ready
 	err     error
 }
@@ -107,7 +107,7 @@ func (g *gate) release(c *call) {
 type want struct {
 	kind  wire.Type
 	batch *moe.Batch // of a Dispatch
-	data  []byte     // the payload of an Assign or Fetch
+	data  frame      // the payload of an Assign or Fetch, which do owns
 	size  int        // bytes that count against the other side's window
 	bound int        // worst size of the answer
 }
@@ -115,12 +115,14 @@ type want struct {
 // do makes a call and waits for its end. It returns when nothing touches the batch any more.
 func (m *mux) do(ctx context.Context, w want) (result, error) {
 	if err := ctx.Err(); err != nil {
+		w.data.release()
 		return result{}, err
 	}
 	g := &m.gates[kindOf(w.kind)]
 	m.mu.Lock()
 	if err := m.refusal(g, w); err != nil {
 		m.mu.Unlock()
+		w.data.release()
 		return result{}, err
 	}
 	c := m.newCall(w)
@@ -177,6 +179,7 @@ func (m *mux) recycle(c *call) {
 }
 
 func (m *mux) recycleLocked(c *call) {
+	c.out.data.release()
 	*c = call{done: c.done, next: m.idle}
 	c.out.call = c
 	m.idle = c
@@ -191,10 +194,10 @@ func (m *mux) admit(g *gate) {
 		c.id = m.lastID
 		m.calls[c.id] = c
 		if c.kind == wire.TypeDispatch {
-			c.out.begin(c.kind, c.size, c.id, nil)
+			c.out.begin(c.kind, c.size, c.id, frame{})
 			m.rows.push(&c.out)
 		} else {
-			c.out.begin(c.kind, len(c.out.data), c.id, c.out.data)
+			c.out.begin(c.kind, len(c.out.data.data), c.id, c.out.data)
 			m.controls.push(&c.out)
 		}
 		m.kick()
@@ -230,7 +233,8 @@ func (m *mux) giveUp(c *call, err error) (result, error) {
 	c.batch = nil
 	switch {
 	case m.err != nil:
-		// Nothing is sent any more, and nothing comes: the call stays where it is.
+		// Nothing is sent any more: the call stays where it is. What the reader still has for it is dropped.
+		c.given = true
 		if err == nil {
 			err = m.reasonLocked()
 		}
@@ -245,7 +249,7 @@ func (m *mux) giveUp(c *call, err error) (result, error) {
 	default:
 		c.out.remove()
 		c.given = true
-		m.control(wire.TypeCancel, c.id, nil)
+		m.control(wire.TypeCancel, c.id, frame{})
 		m.kick()
 	}
 	return result{}, err
@@ -283,7 +287,7 @@ func (m *mux) endCall(c *call, r result) {
 	}
 	c.ended = true
 	if c.given {
-		m.recv.put(r.payload)
+		r.payload.release()
 		m.recycleLocked(c)
 	} else {
 		c.done <- r

@@ -103,7 +103,7 @@ func TestWhatWasSaidBeforeTheEndIsHeard(t *testing.T) {
 		time.Sleep(farewellWait / 2)
 		f.send(wire.TypeGoAway, 0, wire.AppendGoAway(nil, wire.GoAway{Reason: wire.Stopping}), 1)
 		_ = f.conn.Close()
-		m.group.Wait()
+		m.wait()
 		if err := m.result(); err != nil {
 			t.Errorf("%v, want an end in order", err)
 		}

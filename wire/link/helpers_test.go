@@ -16,10 +16,20 @@ import (
 	"go.uber.org/goleak"
 
 	"kvasir/internal/moe"
+	"kvasir/internal/slab"
 	"kvasir/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain wants no goroutine and no slab to be left.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if n := slab.Shared.Stats().InUse; n != 0 && code == 0 {
+			_, _ = fmt.Fprintf(os.Stderr, "%d bytes of slabs are in use after all tests\n", n)
+			code = 1
+		}
+		os.Exit(code) //nolint:forbidigo // as goleak does by itself
+	}))
+}
 
 // hashes is an executor without weights: a partial is a hash of the row and its picks. Rows whose first
 // scale is NaN are faulted.

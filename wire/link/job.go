@@ -3,6 +3,9 @@ package link
 import (
 	"context"
 	"fmt"
+	"runtime/debug"
+
+	"github.com/valyala/bytebufferpool"
 
 	"kvasir/wire"
 )
@@ -28,7 +31,7 @@ type job struct {
 	cancelled bool // while it was computed
 	cancel    context.CancelFunc
 	arrival
-	payload []byte // complete; of a Dispatch a slab of mux.recv
+	payload frame // complete
 	end     message
 	next    *job // of a list
 }
@@ -124,8 +127,9 @@ func (m *mux) beginJob(h wire.Header) (*job, error) {
 }
 
 // arrived hands a complete job to those who compute. mu is held.
-func (m *mux) arrived(j *job, payload []byte) {
+func (m *mux) arrived(j *job, payload frame) {
 	if j.refused {
+		payload.release()
 		m.fault(j, wire.Draining, "")
 		return
 	}
@@ -138,8 +142,8 @@ func (m *mux) arrived(j *job, payload []byte) {
 	}
 	if m.running[crew] < limit && m.err == nil {
 		m.running[crew]++
-		m.group.Add(1)
-		go m.run(crew)
+		m.begin()
+		m.crews.start(crew)
 	}
 }
 
@@ -147,8 +151,11 @@ func (m *mux) arrived(j *job, payload []byte) {
 func (m *mux) run(crew int) {
 	defer m.group.Done()
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	defer func() { m.running[crew]-- }()
+	defer m.mu.Unlock() // the last: after it the pool's goroutine needs nothing of ours, see crews.start
+	defer func() {
+		m.running[crew]--
+		m.over()
+	}()
 	for {
 		for crew == 0 && m.rows.bytes > m.o.queued && m.err == nil {
 			m.cond.Wait()
@@ -163,20 +170,33 @@ func (m *mux) run(crew int) {
 		ctx, cancel := context.WithCancel(m.base)
 		j.state, j.cancel = computing, cancel
 		m.mu.Unlock()
-		data, err := m.serve(ctx, j)
+		data, err := m.compute(ctx, j)
 		cancel()
 		m.mu.Lock()
+		j.payload.release()
 		m.computed(j, data, err)
 	}
 }
 
+// compute serves a job. An executor that panics fails its call and no other.
+func (m *mux) compute(ctx context.Context, j *job) (data frame, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			m.o.Log.Error("a call panics", "peer", m.o.Name, "call", j.id, "panic", p, "stack", string(debug.Stack()))
+			err = fmt.Errorf("%w: %v", ErrInternal, p)
+		}
+	}()
+	return m.serve(ctx, j)
+}
+
 // computed queues the end of a job. mu is held.
-func (m *mux) computed(j *job, data []byte, err error) {
+func (m *mux) computed(j *job, data frame, err error) {
 	switch {
 	case m.err != nil:
+		data.release()
 		return
 	case j.cancelled:
-		m.send.put(data)
+		data.release()
 		m.fault(j, wire.Cancelled, "")
 		return
 	case err != nil:
@@ -184,15 +204,16 @@ func (m *mux) computed(j *job, data []byte, err error) {
 		return
 	}
 	j.state = answered
+	n := len(data.data)
 	switch j.kind {
 	case wire.TypeDispatch:
-		j.end.begin(wire.TypePartials, len(data), j.id, data)
+		j.end.begin(wire.TypePartials, n, j.id, data)
 		m.rows.push(&j.end)
 	case wire.TypeFetch:
-		j.end.begin(wire.TypeSliceData, len(data), j.id, data)
+		j.end.begin(wire.TypeSliceData, n, j.id, data)
 		m.slices.push(&j.end)
 	default:
-		j.end.begin(wire.TypeReady, len(data), j.id, data)
+		j.end.begin(wire.TypeReady, n, j.id, data)
 		m.controls.push(&j.end)
 	}
 	m.kick()
@@ -201,8 +222,9 @@ func (m *mux) computed(j *job, data []byte, err error) {
 // fault queues a Fault as the end of a job. mu is held.
 func (m *mux) fault(j *job, code wire.Code, text string) {
 	j.state = answered
-	payload := wire.AppendFault(nil, wire.Fault{Code: code, Text: []byte(text)})
-	j.end.begin(wire.TypeFault, len(payload), j.id, payload)
+	b := bytebufferpool.Get()
+	b.B = wire.AppendFault(b.B, wire.Fault{Code: code, Text: []byte(text)})
+	j.end.begin(wire.TypeFault, len(b.B), j.id, textFrame(b))
 	m.controls.push(&j.end)
 	m.kick()
 }
@@ -212,13 +234,12 @@ func (m *mux) fault(j *job, code wire.Code, text string) {
 func (m *mux) cancelJob(j *job) {
 	switch j.state {
 	case arriving:
-		m.recv.put(j.buf)
+		j.buf.release()
 		j.arrival = arrival{}
 		m.fault(j, wire.Cancelled, "")
 	case complete:
 		m.ready[crewOf(j.kind)].remove(j)
-		m.recv.put(j.payload)
-		j.payload = nil
+		j.payload.release()
 		m.fault(j, wire.Cancelled, "")
 	case computing:
 		j.cancelled = true
@@ -228,7 +249,7 @@ func (m *mux) cancelJob(j *job) {
 			return // all of the end is on its way
 		}
 		j.end.remove()
-		m.send.put(j.end.data)
+		j.end.data.release()
 		m.fault(j, wire.Cancelled, "")
 		m.cond.Broadcast()
 	}
@@ -244,9 +265,7 @@ func (m *mux) endJob(j *job) {
 	} else {
 		m.done++
 	}
-	if j.end.head.Type.Bulk() {
-		m.send.put(j.end.data)
-	}
+	j.end.data.release()
 	*j = job{next: m.idleJob}
 	j.end.job = j
 	m.idleJob = j

@@ -35,6 +35,7 @@ import (
 	"time"
 
 	"kvasir/internal/moe"
+	"kvasir/internal/slab"
 	"kvasir/kernels/ref"
 	"kvasir/wire"
 )
@@ -152,7 +153,8 @@ type Options struct {
 	// must not wait; Signed is valid until it returns.
 	Receipt func(wire.Receipt)
 
-	queued int // bytes of answers waiting to be sent, above which none is computed
+	queued int         // bytes of answers waiting to be sent, above which none is computed
+	slabs  *slab.Arena // where payloads of bulk messages live; nil: slab.Shared
 }
 
 func (o Options) withDefaults(role wire.Role) Options {
@@ -184,6 +186,9 @@ func (o Options) withDefaults(role wire.Role) Options {
 	}
 	if o.queued <= 0 {
 		o.queued = maxQueued
+	}
+	if o.slabs == nil {
+		o.slabs = slab.Shared
 	}
 	if o.Drain <= 0 {
 		o.Drain = DefaultDrain

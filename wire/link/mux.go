@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/valyala/bytebufferpool"
+
 	"kvasir/internal/moe"
 	"kvasir/wire"
 )
@@ -28,7 +30,9 @@ type mux struct {
 	role    wire.Role
 	peer    wire.Hello
 	version uint16
-	serve   func(context.Context, *job) ([]byte, error) // computes a job; returns the payload of its end
+	serve   func(context.Context, *job) (frame, error) // computes a job; returns the payload of its end
+
+	free func() // called after the last job; nil: nothing to do
 
 	base    context.Context // of all jobs; cancelled when the session ends
 	stop    context.CancelFunc
@@ -39,8 +43,6 @@ type mux struct {
 	wake    chan struct{} // something is to be sent
 	group   sync.WaitGroup
 	in, out atomic.Uint64 // bytes on the connection
-	recv    slabs         // of messages that come
-	send    slabs         // of answers that go
 
 	reader // readLoop's own
 
@@ -72,7 +74,11 @@ type mux struct {
 	heldSize int        // bytes of Dispatches under way
 	ready    [2]jobList // complete: Dispatches, and the others
 	running  [2]int     // goroutines in run
+	crews    crews
 	idleJob  *job
+
+	live    int      // goroutines of the session
+	idleMsg *message // for further use
 
 	// The end.
 	awayOut, awayIn bool // GoAway has been queued, has come
@@ -132,6 +138,7 @@ func newMux(conn net.Conn, o Options, role wire.Role) *mux {
 		pace: newPace(),
 	}
 	m.cond.L = &m.mu
+	m.crews.init(m.o.Parallel, m.run)
 	m.base, m.stop = context.WithCancel(context.Background())
 	return m
 }
@@ -142,9 +149,51 @@ func (m *mux) start() {
 	m.gates[kindOf(wire.TypeAssign)] = gate{calls: 1, bound: assignBound}
 	m.gates[kindOf(wire.TypeFetch)] = gate{calls: wire.MaxFetches, bound: wire.MaxFetches * fetchBound}
 	m.o.Log.Info("session begins", "peer", m.o.Name, "agent", string(m.peer.Agent), "protocol", m.version)
-	m.group.Add(2)
+	m.mu.Lock()
+	m.begin()
+	m.begin()
+	m.mu.Unlock()
 	go m.readLoop()
 	go m.writeLoop()
+}
+
+// begin counts a goroutine of the session that is about to start. mu is held.
+func (m *mux) begin() {
+	m.group.Add(1)
+	m.live++
+}
+
+// end is the last that readLoop and writeLoop do.
+func (m *mux) end() {
+	m.mu.Lock()
+	m.over()
+	m.mu.Unlock()
+	m.group.Done()
+}
+
+// over notes that a goroutine of the session is over. The last gives back the memory of all that was
+// under way. mu is held.
+func (m *mux) over() {
+	if m.live--; m.live > 0 {
+		return
+	}
+	for _, j := range m.jobs {
+		j.buf.release()
+		j.payload.release()
+		j.end.data.release()
+	}
+	for _, c := range m.calls {
+		c.buf.release()
+	}
+	if m.free != nil {
+		m.free()
+	}
+}
+
+// wait returns when no goroutine of the session is left. It has ended.
+func (m *mux) wait() {
+	m.group.Wait()
+	m.crews.dismiss()
 }
 
 // kick tells the writer that something is to be sent.
@@ -245,7 +294,9 @@ func (m *mux) goAway(g wire.GoAway, now time.Time) {
 	}
 	m.awayOut = true
 	m.drainBy = now.Add(m.o.Drain)
-	m.control(wire.TypeGoAway, 0, wire.AppendGoAway(nil, g))
+	b := bytebufferpool.Get()
+	b.B = wire.AppendGoAway(b.B, g)
+	m.control(wire.TypeGoAway, 0, textFrame(b))
 	m.leave()
 	for k := range m.gates {
 		for c := m.gates[k].waiting.pop(); c != nil; c = m.gates[k].waiting.pop() {
@@ -267,9 +318,14 @@ func (m *mux) goAway(g wire.GoAway, now time.Time) {
 }
 
 // control queues a control message that belongs to no job. mu is held.
-func (m *mux) control(t wire.Type, id uint64, payload []byte) {
-	msg := &message{}
-	msg.begin(t, len(payload), id, payload)
+func (m *mux) control(t wire.Type, id uint64, payload frame) {
+	msg := m.idleMsg
+	if msg == nil {
+		msg = &message{}
+	} else {
+		m.idleMsg, msg.next = msg.next, nil
+	}
+	msg.begin(t, len(payload.data), id, payload)
 	m.controls.push(msg)
 }
 
@@ -287,7 +343,9 @@ func (m *mux) receipt(r wire.Receipt) error {
 		return fmt.Errorf("%w: %d statements", ErrBusy, m.receipts)
 	}
 	m.receipts++
-	m.control(wire.TypeReceipt, 0, wire.AppendReceipt(nil, r))
+	b := bytebufferpool.Get()
+	b.B = wire.AppendReceipt(b.B, r)
+	m.control(wire.TypeReceipt, 0, textFrame(b))
 	m.kick()
 	return nil
 }
@@ -306,7 +364,7 @@ func (m *mux) stats() Stats {
 // close ends the session if it has not ended, and waits until its goroutines have.
 func (m *mux) close() {
 	m.fail(errDone)
-	m.group.Wait()
+	m.wait()
 }
 
 // drain ends the session in order, or by force when ctx ends first.
@@ -319,7 +377,7 @@ func (m *mux) drain(ctx context.Context, g wire.GoAway) error {
 	case <-ctx.Done():
 		m.fail(fmt.Errorf("%w: %w", ErrClosed, ctx.Err()))
 	}
-	m.group.Wait()
+	m.wait()
 	return m.result()
 }
 

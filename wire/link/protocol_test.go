@@ -52,9 +52,7 @@ func againstOver(t testing.TB, ends [2]net.Conn, role wire.Role, w Worker, o Opt
 	}
 	m := <-made
 	if role == wire.RoleWorker {
-		s := &server{m: m, w: w, experts: w.Experts}
-		s.desks.New = func() any { return &desk{} }
-		m.serve = s.serve
+		m.computes(w)
 	} else {
 		m.serve = (&Session{m: m}).fetch
 	}
@@ -196,7 +194,7 @@ func TestRulesOfTheProtocolAreKept(t *testing.T) {
 				f, m := against(t, tt.role, Worker{Experts: waits(nil), Assign: hold}, Options{Log: log.logger()})
 				tt.do(f)
 				<-m.dead
-				m.group.Wait()
+				m.wait()
 				err := m.result()
 				if !errors.Is(err, ErrClosed) || !errors.Is(err, ErrProtocol) || !strings.Contains(err.Error(), tt.want) {
 					t.Errorf("%v, want ErrProtocol with %q", err, tt.want)
@@ -246,7 +244,7 @@ func TestAnswersThatDoNotFitTheirCall(t *testing.T) {
 				tt.do(f)
 				err := <-done
 				<-m.dead
-				m.group.Wait()
+				m.wait()
 				if tt.name != "twice" && !errors.Is(err, ErrProtocol) || !strings.Contains(m.result().Error(), tt.want) {
 					t.Errorf("the call: %v; the session: %v, want ErrProtocol with %q", err, m.result(), tt.want)
 				}
@@ -270,7 +268,7 @@ func TestAnAnswerBeforeTheWholeDispatchIsRefused(t *testing.T) {
 		if err := <-done; !errors.Is(err, ErrProtocol) || !strings.Contains(err.Error(), "before all of it was sent") {
 			t.Errorf("%v, want ErrProtocol", err)
 		}
-		m.group.Wait()
+		m.wait()
 		_ = f.conn.Close()
 	})
 }
@@ -341,7 +339,7 @@ func FuzzSession(f *testing.F) {
 			}
 			m.mu.Unlock()
 			_ = foe.conn.Close()
-			m.group.Wait()
+			m.wait()
 		})
 	})
 }
@@ -363,7 +361,7 @@ func TestRandomMessagesEndInOrder(t *testing.T) {
 				foe.send(typ, uint64(rng.IntN(5)), payload, 1+rng.IntN(3))
 			}
 			_ = foe.conn.Close()
-			m.group.Wait()
+			m.wait()
 			if err := m.result(); err != nil && !errors.Is(err, ErrClosed) {
 				var away *Away
 				if !errors.As(err, &away) {

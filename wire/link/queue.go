@@ -9,7 +9,7 @@ import (
 type message struct {
 	head wire.Header // of the next chunk, Size aside
 	off  int         // payload bytes that have left
-	data []byte      // the payload; of a Dispatch nil
+	data frame       // the payload; of a Dispatch none
 	job  *job        // whose end this is; nil: none
 	call *call       // that this begins; nil: none
 
@@ -18,7 +18,7 @@ type message struct {
 }
 
 // begin makes msg ready to be sent. Its links to job and call stay.
-func (msg *message) begin(t wire.Type, length int, id uint64, data []byte) {
+func (msg *message) begin(t wire.Type, length int, id uint64, data frame) {
 	msg.head, msg.off, msg.data = wire.NewHeader(t, length, id), 0, data
 }
 
@@ -37,7 +37,7 @@ func (msg *message) copyTo(dst []byte, epoch uint32, b *moe.Batch) []byte {
 		dst = dst[:len(dst)+n]
 		wire.CopyDispatch(dst[len(dst)-n:], msg.off, epoch, b)
 	} else {
-		dst = append(dst, msg.data[msg.off:msg.off+n]...)
+		dst = append(dst, msg.data.data[msg.off:msg.off+n]...)
 	}
 	msg.off += n
 	return dst

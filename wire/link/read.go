@@ -11,7 +11,7 @@ import (
 
 // arrival is a bulk message that comes in. It belongs to the reader.
 type arrival struct {
-	buf    []byte // room for all of it; nil where it is dropped
+	buf    frame // room for all of it; none where it is dropped
 	got    int
 	length int // 0: nothing has come yet
 }
@@ -25,7 +25,7 @@ type reader struct {
 
 // readLoop takes chunks until the connection or the session ends.
 func (m *mux) readLoop() {
-	defer m.group.Done()
+	defer m.end()
 	for {
 		err := m.fill(m.head[:])
 		var h wire.Header
@@ -92,8 +92,8 @@ func (m *mux) bulk(h wire.Header) error {
 		}
 	}
 	p := m.ctl[:h.Size]
-	if a != nil && a.buf != nil {
-		p = a.buf[a.got : a.got+h.Size]
+	if a != nil && a.buf.data != nil {
+		p = a.buf.data[a.got : a.got+h.Size]
 	}
 	if err := m.fill(p); err != nil {
 		return err
@@ -127,7 +127,7 @@ func (m *mux) arrivalOf(h wire.Header) (*arrival, error) {
 	if a.length == 0 {
 		a.length = h.Length
 		if !drop {
-			a.buf = m.recv.get(h.Length)
+			a.buf = m.newFrame(h.Length)
 		}
 	}
 	if want := min(a.length-a.got, wire.MaxPayload); h.Length != a.length || h.Size != want {
@@ -208,7 +208,7 @@ func (m *mux) controlMessage(h wire.Header, p []byte) error {
 	case wire.TypeAssign, wire.TypeFetch:
 		j, err := m.beginJob(h)
 		if err == nil {
-			m.arrived(j, append([]byte(nil), p...))
+			m.arrived(j, copyFrame(p))
 		}
 		return err
 	case wire.TypeReceipt:
@@ -236,7 +236,7 @@ func (m *mux) faultMessage(h wire.Header, p []byte) error {
 	if wrong != nil {
 		return wrong
 	}
-	m.recv.put(c.buf)
+	c.buf.release()
 	c.arrival = arrival{}
 	m.endCall(c, result{err: err})
 	return nil

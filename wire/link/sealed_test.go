@@ -16,7 +16,16 @@ import (
 
 // sealed returns the two ends of an inner TLS session over WebSocket over TCP, and a tap on each side's
 // TCP connection.
-func sealed(t *testing.T) (backbone, worker net.Conn, taps [2]*tap) {
+func sealed(t testing.TB) (backbone, worker net.Conn, taps [2]*tap) {
+	t.Helper()
+	a, b := loopback(t)
+	taps = [2]*tap{newTap(a), newTap(b)}
+	backbone, worker = sealedOver(t, taps[0], taps[1])
+	return backbone, worker, taps
+}
+
+// sealedOver makes an inner TLS session over WebSocket of the two ends of a connection.
+func sealedOver(t testing.TB, a, b net.Conn) (backbone, worker net.Conn) {
 	t.Helper()
 	root, bb, wk := seal.NewKey(), seal.NewKey(), seal.NewKey()
 	now := time.Now()
@@ -32,25 +41,23 @@ func sealed(t *testing.T) (backbone, worker net.Conn, taps [2]*tap) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, b := loopback(t)
-	taps = [2]*tap{newTap(a), newTap(b)}
 	type end struct {
 		conn *tls.Conn
 		err  error
 	}
 	ends := make(chan end, 1)
 	go func() {
-		nc := ws.NetConn(ws.New(taps[1], ws.Client, nil, ws.Options{}))
+		nc := ws.NetConn(ws.New(b, ws.Client, nil, ws.Options{}))
 		c, err := seal.Client(context.Background(), nc, seal.ClientConfig{Self: wk, Root: root.Public(), Paired: grant, Now: time.Now})
 		ends <- end{c, err}
 	}()
-	nc := ws.NetConn(ws.New(taps[0], ws.Server, nil, ws.Options{}))
+	nc := ws.NetConn(ws.New(a, ws.Server, nil, ws.Options{}))
 	s, err := seal.Server(context.Background(), nc, seal.ServerConfig{Self: bb, Root: root.Public(), Paired: proof})
 	e := <-ends
 	if err := errors.Join(err, e.err); err != nil {
 		t.Fatal(err)
 	}
-	return s, e.conn, taps
+	return s, e.conn
 }
 
 func TestASealedSessionAnswersAndEnds(t *testing.T) {

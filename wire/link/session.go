@@ -6,6 +6,8 @@ import (
 	"net"
 	"time"
 
+	"github.com/valyala/bytebufferpool"
+
 	"kvasir/internal/moe"
 	"kvasir/wire"
 )
@@ -56,8 +58,8 @@ func (s *Session) forward(ctx context.Context, b *moe.Batch, out *moe.Partials) 
 	if err != nil {
 		return err
 	}
-	err = wire.ParsePartials(out, r.payload, b.Rows, b.Hidden)
-	s.m.recv.put(r.payload)
+	err = wire.ParsePartials(out, r.payload.data, b.Rows, b.Hidden)
+	r.payload.release()
 	if err != nil {
 		// An answer that cannot be read is no accident of one call.
 		err = fmt.Errorf("%w: %w", ErrProtocol, err)
@@ -88,9 +90,11 @@ func (s *Session) Assign(ctx context.Context, slices []wire.Slice) error {
 	}
 	epoch++
 	defer func() { s.assigns <- epoch }()
+	text := bytebufferpool.Get()
+	text.B = wire.AppendAssign(text.B, wire.Assign{Epoch: epoch, Slices: slices})
 	r, err := s.m.do(ctx, want{
 		kind:  wire.TypeAssign,
-		data:  wire.AppendAssign(nil, wire.Assign{Epoch: epoch, Slices: slices}),
+		data:  textFrame(text),
 		bound: assignBound,
 	})
 	if err == nil && r.epoch != epoch {
@@ -107,22 +111,23 @@ func (s *Session) Assign(ctx context.Context, slices []wire.Slice) error {
 }
 
 // fetch serves a Fetch of the worker.
-func (s *Session) fetch(ctx context.Context, j *job) ([]byte, error) {
-	f, err := wire.ParseFetch(j.payload)
+func (s *Session) fetch(ctx context.Context, j *job) (frame, error) {
+	f, err := wire.ParseFetch(j.payload.data)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", moe.ErrInvalid, err)
+		return frame{}, fmt.Errorf("%w: %w", moe.ErrInvalid, err)
 	}
 	if s.m.o.Slices == nil {
-		return nil, fmt.Errorf("%w: this backbone sends no slices", moe.ErrNotHeld)
+		return frame{}, fmt.Errorf("%w: this backbone sends no slices", moe.ErrNotHeld)
 	}
-	buf := s.m.send.get(wire.SliceHeadLen + f.Size)
-	n, size, err := s.m.o.Slices(ctx, f.Hash, f.Offset, buf[wire.SliceHeadLen:])
+	buf := s.m.newFrame(wire.SliceHeadLen + f.Size)
+	n, size, err := s.m.o.Slices(ctx, f.Hash, f.Offset, buf.data[wire.SliceHeadLen:])
 	if err != nil {
-		s.m.send.put(buf)
-		return nil, err
+		buf.release()
+		return frame{}, err
 	}
-	wire.AppendSliceHead(buf[:0], f.Offset, size)
-	return buf[:wire.SliceHeadLen+n], nil
+	wire.AppendSliceHead(buf.data[:0], f.Offset, size)
+	buf.data = buf.data[:wire.SliceHeadLen+n]
+	return buf, nil
 }
 
 // Peer returns what the worker has said of itself. It must not be changed.

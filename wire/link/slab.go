@@ -1,70 +1,45 @@
 package link
 
 import (
-	"sync"
+	"github.com/valyala/bytebufferpool"
 
-	"kvasir/internal/moe"
+	"kvasir/internal/slab"
 )
 
-// Bounds of what a pool keeps.
-const (
-	slabCount = 16
-	slabBytes = 64 << 20
-	slabUnit  = 4 << 10 // sizes are rounded up to a multiple
-)
-
-// slabs keeps memory of messages from one use to the next. What get returns is aligned; what put takes
-// need not be, if no user of the pool minds.
-type slabs struct {
-	mu   sync.Mutex // leaf
-	free [][]byte
-	held int // bytes of free
+// frame is the payload of a message, and where its memory goes when it is not needed any more: a bulk
+// message's is a slab, and 64-byte aligned; a control message's is a buffer of a pool. It has one owner.
+// The zero frame is none.
+type frame struct {
+	data []byte
+	slab *slab.Slab
+	text *bytebufferpool.ByteBuffer
 }
 
-// get returns n bytes of any content, of the smallest slab that holds them.
-func (s *slabs) get(n int) []byte {
-	s.mu.Lock()
-	best := -1
-	for i, b := range s.free {
-		if cap(b) >= n && (best < 0 || cap(b) < cap(s.free[best])) {
-			best = i
-		}
+// newFrame returns a frame for a bulk message of n bytes, of any content. What may be under way at once
+// is bounded elsewhere, so when the arena is full the heap will do.
+func (m *mux) newFrame(n int) frame {
+	s, err := m.o.slabs.Get(n)
+	if err != nil {
+		return frame{data: slab.Aligned(n)}
 	}
-	if best >= 0 {
-		b := s.free[best]
-		last := len(s.free) - 1
-		s.free[best], s.free[last] = s.free[last], nil
-		s.free = s.free[:last]
-		s.held -= cap(b)
-		s.mu.Unlock()
-		return b[:n]
-	}
-	s.mu.Unlock()
-	return moe.AlignedBytes((n + slabUnit - 1) / slabUnit * slabUnit)[:n]
+	return frame{data: s.Bytes(), slab: s}
 }
 
-// put gives b back. It takes the place of a smaller one where there is no room for both.
-func (s *slabs) put(b []byte) {
-	if cap(b) == 0 || cap(b) > slabBytes {
-		return
+// textFrame returns the frame of a control message whose payload b holds.
+func textFrame(b *bytebufferpool.ByteBuffer) frame { return frame{data: b.B, text: b} }
+
+// copyFrame returns the frame of a control message that has come.
+func copyFrame(p []byte) frame {
+	b := bytebufferpool.Get()
+	b.B = append(b.B, p...)
+	return textFrame(b)
+}
+
+// release gives the memory back. Nothing reads it any more.
+func (f *frame) release() {
+	if f.text != nil {
+		bytebufferpool.Put(f.text)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for len(s.free) == slabCount || s.held+cap(b) > slabBytes {
-		least := 0
-		for i, f := range s.free {
-			if cap(f) < cap(s.free[least]) {
-				least = i
-			}
-		}
-		if cap(s.free[least]) >= cap(b) {
-			return
-		}
-		last := len(s.free) - 1
-		s.held -= cap(s.free[least])
-		s.free[least], s.free[last] = s.free[last], nil
-		s.free = s.free[:last]
-	}
-	s.free = append(s.free, b[:0])
-	s.held += cap(b)
+	f.slab.Release()
+	*f = frame{}
 }

@@ -3,10 +3,11 @@ package link
 import (
 	"context"
 	"fmt"
-	"math/bits"
 	"net"
 	"sync"
 	"time"
+
+	"github.com/valyala/bytebufferpool"
 
 	"kvasir/internal/moe"
 	"kvasir/wire"
@@ -57,9 +58,7 @@ func Serve(ctx context.Context, conn net.Conn, w Worker, o Options) error {
 	if err != nil {
 		return err
 	}
-	s := &server{m: m, w: w, experts: w.Experts}
-	s.desks.New = func() any { return &desk{} }
-	m.serve = s.serve
+	m.computes(w)
 	m.start()
 	if w.Started != nil {
 		w.Started(&Peer{m})
@@ -69,117 +68,155 @@ func Serve(ctx context.Context, conn net.Conn, w Worker, o Options) error {
 		return m.drain(context.Background(), wire.GoAway{Reason: wire.Stopping})
 	case <-m.dead:
 	}
-	m.group.Wait()
+	m.wait()
 	return m.result()
 }
 
 // server computes the jobs of a worker.
 type server struct {
-	m     *mux
-	w     Worker
-	desks sync.Pool // *desk
+	m *mux
+	w Worker
 
 	mu      sync.Mutex // leaf
 	experts moe.Experts
-	epoch   uint32 // of the Assign that experts come from
+	epoch   uint32  // of the Assign that experts come from
+	desks   []*desk // those that are free, Options.Parallel at most
+	bits    int     // a value of the longest answer so far, in 64ths of a byte
 }
+
+// computes makes m compute what it is asked for with w.
+func (m *mux) computes(w Worker) {
+	s := &server{m: m, w: w, experts: w.Experts}
+	m.serve, m.free = s.serve, s.close
+}
+
+// usual is what a value of an answer takes, in 64ths of a byte, until one has been seen.
+const usual = 2 * 64
 
 // desk is the memory of one Dispatch that is computed.
 type desk struct {
-	batches [moe.RowQ8 + 1]struct { // one a row format
-		batch       *moe.Batch
-		rows, picks int // room
-	}
-	out moe.Partials
+	batch moe.Batch // its arrays are views of the payload
+	out   moe.Partials
 }
 
-// batch returns a batch with room for what a head claims.
-func (d *desk) batch(h wire.DispatchHead) (*moe.Batch, error) {
-	k := &d.batches[h.Format]
-	if k.batch != nil && k.batch.Hidden == h.Hidden && k.rows >= h.Rows && k.picks >= h.Picks {
-		return k.batch, nil
+func (s *server) takeDesk() *desk {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if last := len(s.desks) - 1; last >= 0 {
+		d := s.desks[last]
+		s.desks = s.desks[:last]
+		return d
 	}
-	rows := min(ceilPow2(h.Rows), moe.MaxRows)
-	picks := min(max(ceilPow2(h.Picks), rows), rows*moe.MaxTopK)
-	b, err := moe.NewBatch(h.Shape, rows, picks)
-	if err != nil {
-		return nil, err
-	}
-	k.batch, k.rows, k.picks = b, rows, picks
-	return b, nil
+	d := &desk{}
+	d.out.Pin()
+	return d
 }
 
-func ceilPow2(n int) int { return 1 << bits.Len(uint(n-1)) }
+func (s *server) putDesk(d *desk) {
+	d.batch = moe.Batch{First: d.batch.First[:0]}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.desks = append(s.desks, d)
+}
 
-func (s *server) serve(ctx context.Context, j *job) ([]byte, error) {
+// close gives the memory of the desks back. Nothing is computed any more.
+func (s *server) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range s.desks {
+		d.out.Release()
+	}
+	s.desks = nil
+}
+
+func (s *server) serve(ctx context.Context, j *job) (frame, error) {
 	if j.kind == wire.TypeAssign {
 		return s.assign(ctx, j)
 	}
-	d := s.desks.Get().(*desk)
-	defer s.desks.Put(d)
-	b, epoch, err := s.unpack(j, d)
+	d := s.takeDesk()
+	defer s.putDesk(d)
+	epoch, err := s.unpack(j, d)
 	if err != nil {
-		return nil, err
+		return frame{}, err
 	}
 	s.mu.Lock()
 	experts, held := s.experts, s.epoch
 	s.mu.Unlock()
 	if experts == nil {
-		return nil, fmt.Errorf("%w: nothing is assigned yet", moe.ErrNotHeld)
+		return frame{}, fmt.Errorf("%w: nothing is assigned yet", moe.ErrNotHeld)
 	}
+	b := &d.batch
 	if err := experts.Forward(ctx, b, &d.out); err != nil {
 		if epoch != held {
 			err = fmt.Errorf("dispatch of epoch %d, the worker is at %d: %w", epoch, held, err)
 		}
-		return nil, err
+		return frame{}, err
 	}
 	if d.out.Rows != b.Rows || d.out.Hidden != b.Hidden {
-		return nil, fmt.Errorf("%d rows of %d came for %d rows of %d", d.out.Rows, d.out.Hidden, b.Rows, b.Hidden)
+		return frame{}, fmt.Errorf("%d rows of %d came for %d rows of %d", d.out.Rows, d.out.Hidden, b.Rows, b.Hidden)
 	}
-	buf := s.m.send.get(8 + b.Rows*(1+2*b.Hidden)) // what is usual; it grows if it must
-	return wire.AppendPartials(buf[:0], &d.out), nil
+	return s.pack(&d.out), nil
 }
 
-// unpack turns the payload of a Dispatch into a batch, and gives its slab back.
-func (s *server) unpack(j *job, d *desk) (*moe.Batch, uint32, error) {
-	defer func() {
-		s.m.recv.put(j.payload)
-		j.payload = nil
-	}()
-	h, err := wire.ParseDispatchHead(j.payload)
+// unpack makes the payload of a Dispatch a batch, which is a view of it.
+func (s *server) unpack(j *job, d *desk) (epoch uint32, err error) {
+	h, err := wire.ParseDispatchHead(j.payload.data)
 	if err != nil {
-		return nil, 0, fmt.Errorf("%w: %w", moe.ErrInvalid, err)
+		return 0, fmt.Errorf("%w: %w", moe.ErrInvalid, err)
 	}
 	if hidden := s.m.peer.Hidden; hidden != 0 && h.Hidden != hidden {
-		return nil, 0, fmt.Errorf("%w: rows of %d for a model of %d", moe.ErrInvalid, h.Hidden, hidden)
+		return 0, fmt.Errorf("%w: rows of %d for a model of %d", moe.ErrInvalid, h.Hidden, hidden)
 	}
-	b, err := d.batch(h)
-	if err != nil {
-		return nil, 0, err
+	if _, err := wire.ViewDispatch(&d.batch, j.payload.data); err != nil {
+		return 0, fmt.Errorf("%w: %w", moe.ErrInvalid, err)
 	}
-	if _, err := wire.ParseDispatch(b, j.payload); err != nil {
-		return nil, 0, fmt.Errorf("%w: %w", moe.ErrInvalid, err)
-	}
-	return b, h.Epoch, nil
+	return h.Epoch, nil
 }
 
+// pack makes partials a payload. Its room is what the longest answer so far would have taken; one that
+// takes more grows, and goes into a frame of the right size.
+func (s *server) pack(out *moe.Partials) frame {
+	s.mu.Lock()
+	bits := max(s.bits, usual)
+	s.mu.Unlock()
+	values := out.Rows * out.Hidden
+	f := s.m.newFrame(partialsHead + out.Rows + values/64*bits + bits)
+	p := wire.AppendPartials(f.data[:0], out)
+	if &p[0] == &f.data[0] {
+		f.data = p
+		return f
+	}
+	f.release()
+	s.mu.Lock()
+	s.bits = max(s.bits, (len(p)-partialsHead-out.Rows)*64/values+1)
+	s.mu.Unlock()
+	f = s.m.newFrame(len(p))
+	copy(f.data, p)
+	return f
+}
+
+// partialsHead is what Partials have before their rows.
+const partialsHead = 8
+
 // assign changes what the worker holds.
-func (s *server) assign(ctx context.Context, j *job) ([]byte, error) {
+func (s *server) assign(ctx context.Context, j *job) (frame, error) {
 	var a wire.Assign
-	if err := wire.ParseAssign(&a, j.payload); err != nil {
-		return nil, fmt.Errorf("%w: %w", moe.ErrInvalid, err)
+	if err := wire.ParseAssign(&a, j.payload.data); err != nil {
+		return frame{}, fmt.Errorf("%w: %w", moe.ErrInvalid, err)
 	}
 	if s.w.Assign == nil {
-		return nil, fmt.Errorf("%w: this worker holds what it holds", moe.ErrNotHeld)
+		return frame{}, fmt.Errorf("%w: this worker holds what it holds", moe.ErrNotHeld)
 	}
 	experts, err := s.w.Assign(ctx, a, s.fetch)
 	if err != nil {
-		return nil, err
+		return frame{}, err
 	}
 	s.mu.Lock()
 	s.experts, s.epoch = experts, a.Epoch
 	s.mu.Unlock()
-	return wire.AppendReady(nil, a.Epoch), nil
+	b := bytebufferpool.Get()
+	b.B = wire.AppendReady(b.B, a.Epoch)
+	return textFrame(b), nil
 }
 
 // fetch is the SliceReader that asks the backbone. It asks for at most wire.MaxSliceData at a time.
@@ -189,15 +226,17 @@ func (s *server) fetch(ctx context.Context, slice wire.Hash, offset uint64, dst 
 		return 0, 0, nil
 	}
 	f := wire.Fetch{Hash: slice, Offset: offset, Size: len(dst)}
+	b := bytebufferpool.Get()
+	b.B = wire.AppendFetch(b.B, f)
 	r, err := s.m.do(ctx, want{
 		kind:  wire.TypeFetch,
-		data:  wire.AppendFetch(nil, f),
+		data:  textFrame(b),
 		bound: wire.SliceHeadLen + len(dst),
 	})
 	if err == nil {
-		defer s.m.recv.put(r.payload)
+		defer r.payload.release()
 		var d wire.SliceData
-		d, err = wire.ParseSliceData(r.payload)
+		d, err = wire.ParseSliceData(r.payload.data)
 		if err == nil && d.Offset != offset {
 			err = fmt.Errorf("bytes from %d where those from %d were asked for", d.Offset, offset)
 		}

@@ -14,7 +14,7 @@ const smallChunk = wire.HeaderLen + 8
 
 // writeLoop sends what there is to send until the session ends, and closes the connection.
 func (m *mux) writeLoop() {
-	defer m.group.Done()
+	defer m.end()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	buf := make([]byte, 0, wire.MaxChunk)
@@ -34,6 +34,7 @@ func (m *mux) writeLoop() {
 		select {
 		case <-m.wake:
 		case <-timer.C:
+			m.o.slabs.Trim(time.Now())
 		case <-m.dead:
 		}
 	}
@@ -49,6 +50,7 @@ func (m *mux) broken(err error) {
 		select {
 		case <-m.dead:
 		case <-timer.C:
+			m.o.slabs.Trim(time.Now())
 		}
 	}
 	m.ended(err)
@@ -207,9 +209,14 @@ func (m *mux) left(msg *message) {
 	switch {
 	case msg.job != nil:
 		m.endJob(msg.job)
-	case msg.head.Type == wire.TypeReceipt:
-		m.receipts--
+		return
 	case msg.call != nil:
 		msg.call.batch = nil
+		return
+	case msg.head.Type == wire.TypeReceipt:
+		m.receipts--
 	}
+	msg.data.release()
+	*msg = message{next: m.idleMsg}
+	m.idleMsg = msg
 }
