@@ -25,13 +25,13 @@ func (r *retry) Error() string { return r.err.Error() }
 func (r *retry) Unwrap() error { return r.err }
 
 // errStalled: a server has sent nothing for too long.
-var errStalled = errors.New("nothing came for " + stall.String())
+var errStalled = errors.New("the server has sent nothing for too long")
 
 // once asks for a range and returns how much of it has come.
 func (w *webFile) once(ctx context.Context, dst []byte, off int64) (n int, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	watch := time.AfterFunc(stall, func() { cancel(errStalled) })
+	watch := time.AfterFunc(w.r.stall, func() { cancel(errStalled) })
 	defer watch.Stop()
 	q, err := http.NewRequestWithContext(ctx, http.MethodGet, w.url.String(), http.NoBody)
 	if err != nil {
@@ -59,7 +59,7 @@ func (w *webFile) once(ctx context.Context, dst []byte, off int64) (n int, err e
 		var m int
 		m, err = a.Body.Read(dst[n:])
 		if n += m; m > 0 {
-			watch.Reset(stall)
+			watch.Reset(w.r.stall)
 		}
 		if err != nil {
 			break

@@ -47,7 +47,8 @@ type Remote struct {
 
 	tensors map[string]remoteTensor
 
-	wait func(ctx context.Context, d time.Duration) error // for tests
+	wait  func(ctx context.Context, d time.Duration) error // between tries
+	stall time.Duration                                    // after which a silent server is given up
 }
 
 // remoteTensor is where the experts' bytes of a tensor stand.
@@ -71,21 +72,25 @@ type webFile struct {
 // OpenURL reads the head of a GGUF file on a web server, http or https; of a split model the heads of all
 // parts, whichever of them address is. client may be nil. Requests that fail for a moment are repeated.
 func OpenURL(ctx context.Context, address string, client *http.Client) (*Remote, error) {
-	return openURL(ctx, address, client, sleep)
+	r := &Remote{tensors: map[string]remoteTensor{}, wait: sleep, stall: stall}
+	r.setClient(client)
+	if err := r.read(ctx, address); err != nil {
+		r.Close()
+		return nil, err
+	}
+	return r, nil
 }
 
-func openURL(ctx context.Context, address string, client *http.Client, wait func(context.Context, time.Duration) error) (*Remote, error) {
+// read reads the heads.
+func (r *Remote) read(ctx context.Context, address string) error {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Path == "" {
-		return nil, ErrAddress // url.Parse repeats the address, which may hold a password
+		return ErrAddress // url.Parse repeats the address, which may hold a password
 	}
 	u.Fragment = ""
-	r := &Remote{tensors: map[string]remoteTensor{}, wait: wait}
-	r.setClient(client)
 	f, err := gguf.ReadHead(u.Path, func(path string) (io.ReaderAt, int64, error) { return r.open(ctx, u, path) })
 	if err != nil {
-		r.Close()
-		return nil, fmt.Errorf("%s: %w", u.Host, err)
+		return fmt.Errorf("%s: %w", u.Host, err)
 	}
 	byName := map[string]*webFile{}
 	for _, w := range r.parts {
@@ -98,7 +103,7 @@ func openURL(ctx context.Context, address string, client *http.Client, wait func
 		p := f.Parts[t.Part]
 		r.tensors[t.Name] = remoteTensor{byName[p.Name], t, p.DataOffset + int64(t.Offset), t.Dims[2]}
 	}
-	return r, nil
+	return nil
 }
 
 // setClient makes a client that never turns from https to http.
@@ -146,7 +151,7 @@ func (r *Remote) open(ctx context.Context, u *url.URL, path string) (io.ReaderAt
 	w := &webFile{r: r, url: &v, size: -1}
 	// The size, and whether there are ranges, come with the first byte.
 	if err := w.readAt(ctx, make([]byte, 1), 0); err != nil {
-		return nil, 0, err
+		return nil, 0, fmt.Errorf("%s: %w", path, err)
 	}
 	r.parts = append(r.parts, w)
 	return webReader{ctx, w}, w.size, nil
@@ -181,7 +186,10 @@ func (r *Remote) ReadExperts(ctx context.Context, at Span, dst []byte) error {
 	if off < 0 || off > x.Bytes()-int64(len(dst)) {
 		return fmt.Errorf("%w: %s has %d experts on the server", ErrOther, full, t.experts)
 	}
-	return t.part.readAt(ctx, dst, t.offset+off)
+	if err := t.part.readAt(ctx, dst, t.offset+off); err != nil {
+		return fmt.Errorf("%s%s: %w", t.part.url.Host, t.part.url.Path, err) // no password, no signed query
+	}
+	return nil
 }
 
 // readAt fills dst with the bytes of a range, in several requests if need be.
@@ -204,7 +212,7 @@ func (w *webFile) readAt(ctx context.Context, dst []byte, off int64) error {
 		}
 		var again *retry
 		if errors.As(err, &again); again == nil || try >= tries {
-			return fmt.Errorf("%s: %w", w.name(), err)
+			return err
 		}
 		if err := w.r.wait(ctx, max(jitter(wait), min(again.after, longest))); err != nil {
 			return err
@@ -212,6 +220,3 @@ func (w *webFile) readAt(ctx context.Context, dst []byte, off int64) error {
 		wait = min(2*wait, longest)
 	}
 }
-
-// name is the file in messages: without a password or a signed query.
-func (w *webFile) name() string { return w.url.Host + w.url.Path }
