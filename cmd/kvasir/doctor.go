@@ -13,6 +13,7 @@ import (
 	"kvasir/engine"
 	"kvasir/engine/tiny"
 	"kvasir/internal/machine"
+	"kvasir/internal/slab"
 	"kvasir/kernels/cuda"
 	"kvasir/kernels/ref"
 	"kvasir/kernels/variant"
@@ -53,6 +54,7 @@ type finding struct {
 type doctorReport struct {
 	Machine   machine.Facts `json:"machine"`
 	ReadRate  uint64        `json:"read_bytes_per_s"` // out of memory, by all threads; 0: not measured
+	Pinned    pinnedMemory  `json:"pinned"`
 	GPUs      []cuda.Device `json:"gpus"`
 	Build     buildVersion  `json:"build"`
 	Kernel    string        `json:"kernel"`  // the variant that is taken
@@ -66,7 +68,8 @@ type doctorReport struct {
 // Run examines the machine and the build.
 func (c doctorCmd) Run(ctx context.Context, a *app) error {
 	r := doctorReport{Machine: machine.Read(), Build: version(), Model: tiny.Name}
-	r.Findings = append(r.Findings, r.processor(), r.features(), r.caches(), r.memory())
+	r.Findings = append(r.Findings, r.processor(), r.features(), r.caches(), r.memory(),
+		r.pinned(slab.Probe))
 	r.Findings = append(r.Findings, r.bandwidth(machine.ReadRate(r.Machine.Threads, readTime)))
 	r.Findings = append(r.Findings, r.kernel(variant.Active()))
 	r.Findings = append(r.Findings, r.gpus(cuda.Devices())...)

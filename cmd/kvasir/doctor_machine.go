@@ -47,6 +47,28 @@ func (r *doctorReport) memory() finding {
 	return finding{"memory", good, fmt.Sprintf("%s, %s available", size(m.Memory), size(m.Available)), ""}
 }
 
+// pinnedMemory is how much of the memory for rows and frames may be locked.
+type pinnedMemory struct {
+	Bytes int64  `json:"bytes"`
+	Of    int64  `json:"of"` // as much as a busy worker has
+	Why   string `json:"why,omitempty"`
+}
+
+// slabMemory is what a busy worker has in rows and frames: its window, the answers that wait, and some.
+const slabMemory = 64 << 20
+
+// pinned tries how much of that can be locked into memory. Kvasir works without: what is not locked may be
+// swapped out, and a device copies it first.
+func (r *doctorReport) pinned(probe func(int64) (int64, string)) finding {
+	n, why := probe(slabMemory)
+	r.Pinned = pinnedMemory{Bytes: n, Of: slabMemory, Why: why}
+	if n >= slabMemory {
+		return finding{"pinned", good, size(slabMemory) + " of memory for rows and frames can be locked", ""}
+	}
+	return finding{"pinned", note, fmt.Sprintf("%s of %s for rows and frames can be locked: %s", size(uint64(n)),
+		size(slabMemory), why), "raise it with ulimit -l unlimited, or LimitMEMLOCK=infinity in a systemd unit; all works without"}
+}
+
 // caches names them level by level: L1d 8 x 32 KiB, L2 8 x 1 MiB, L3 2 x 32 MiB, each for 4 cores.
 func (r *doctorReport) caches() finding {
 	list := r.Machine.Caches

@@ -124,3 +124,29 @@ func TestGPUsInWords(t *testing.T) {
 		})
 	}
 }
+
+func TestPinnedMemoryInWords(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		locked  int64
+		why     string
+		verdict verdict
+		text    string
+	}{
+		{"all", slabMemory, "", good, "67.1 MB of memory for rows and frames can be locked"},
+		{"some", 8 << 20, "the limit of locked memory is 8192 KiB", note,
+			"8.39 MB of 67.1 MB for rows and frames can be locked: the limit of locked memory is 8192 KiB"},
+		{"none", 0, "this build locks no memory", note, "0 B of 67.1 MB for rows and frames can be locked: this build locks no memory"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var r doctorReport
+			f := r.pinned(func(want int64) (int64, string) { return c.locked, c.why })
+			if f.Verdict != c.verdict || f.Text != c.text || strings.Contains(f.Do, "LimitMEMLOCK") != (c.verdict == note) {
+				t.Errorf("%+v", f)
+			}
+			if r.Pinned != (pinnedMemory{c.locked, slabMemory, c.why}) {
+				t.Errorf("%+v", r.Pinned)
+			}
+		})
+	}
+}

@@ -37,7 +37,7 @@ func TestDoctorFindsThisMachineSound(t *testing.T) {
 			t.Errorf("%s: %+v", check, found[check])
 		}
 	}
-	for _, check := range []string{"memory", "bandwidth", "gpu"} { // these may be a note, where there is little or something odd
+	for _, check := range []string{"memory", "pinned", "bandwidth", "gpu"} { // these may be a note, where there is little or something odd
 		if v := found[check].Verdict; v != good && v != note {
 			t.Errorf("%s: %+v", check, found[check])
 		}
