@@ -177,6 +177,15 @@ func (m Model) normal() Model {
 	return m
 }
 
+// Bytes is the memory of all experts.
+func (m Model) Bytes() int64 {
+	sum := int64(0)
+	for _, n := range m.normal().ExpertBytes {
+		sum += n * int64(m.Experts)
+	}
+	return sum
+}
+
 // DefaultBatch is the rows of a micro-batch unless told otherwise.
 const DefaultBatch = 512
 

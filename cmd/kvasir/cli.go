@@ -23,6 +23,7 @@ type cli struct {
 	Run  runCmd  `cmd:"" help:"Continue a text, or answer a question with --chat."`
 	Chat chatCmd `cmd:"" help:"Talk with a model."`
 	swarmCommands
+	Plan    planCmd    `cmd:"" help:"Say who would hold what in a swarm, and how fast it would be."`
 	Model   modelCmd   `cmd:"" help:"Look into model files, measure them, make them."`
 	Doctor  doctorCmd  `cmd:"" help:"Check this machine and this build, and say what to do."`
 	Version versionCmd `cmd:"" help:"Print the version."`

@@ -10,7 +10,7 @@ import (
 // commands are all commands, with the least they need to be asked for help.
 var commands = []string{
 	"demo", "run", "chat", "serve", "worker", "hub", "gateway", "token create", "token list", "token revoke", "token root",
-	"token grant", "wallet", "model inspect", "model profile", "model synth", "doctor", "version", "config",
+	"token grant", "wallet", "model inspect", "model profile", "model synth", "doctor", "version", "config", "plan",
 }
 
 func TestUsageErrorsAreOneLineThatSaysWhatToDo(t *testing.T) {
@@ -69,7 +69,7 @@ func TestWithoutArgumentsPrintsShortHelp(t *testing.T) {
 			t.Errorf("short help does not name kvasir %s:\n%s", c, o.stderr)
 		}
 	}
-	if n := strings.Count(o.stderr, "\n"); n > 24 {
+	if n := strings.Count(o.stderr, "\n"); n > 25 {
 		t.Errorf("short help has %d lines", n)
 	}
 	wantNarrow(t, o.stderr)
