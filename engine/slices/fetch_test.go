@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"strings"
@@ -358,6 +359,37 @@ func TestGetFindsLiars(t *testing.T) {
 		if b := get(t, l, x, r.read, GetOptions{}); !bytes.Equal(b.mapping.Bytes(), bundle) {
 			t.Errorf("%s: other bytes are kept", c.name)
 		}
+	}
+}
+
+// There is no byte of a bundle that may be another.
+func TestGetFindsALieAtAnyByte(t *testing.T) {
+	for _, k := range []kind{{quant.Q8_0, quant.Q4_0, 64, 32, 9, false}, {quant.F16, quant.BF16, 10, 3, 9, true}} {
+		x, bundle := slice(t, k)
+		h, err := parseHead(bundle)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := t.TempDir()
+		rapid.Check(t, func(rt *rapid.T) {
+			at := rapid.Int64Range(0, int64(len(bundle)-1)).Draw(rt, "byte")
+			lie := bytes.Clone(bundle)
+			lie[at] ^= 1 << rapid.IntRange(0, 7).Draw(rt, "bit")
+			c, err := OpenCache(dir, 0)
+			if err != nil {
+				rt.Fatal(err)
+			}
+			_, err = c.Get(context.Background(), x, (&reader{bundle: lie}).read, GetOptions{Window: 1})
+			if !errors.Is(err, ErrLiar) {
+				rt.Errorf("%v", err)
+			}
+			if i := (at - h.length) / h.stride; at >= h.length && !strings.Contains(err.Error(), fmt.Sprintf("expert %d of", 1+i)) {
+				rt.Errorf("%v, want expert %d", err, 1+i)
+			}
+			if err := errors.Join(c.Remove(x.Hash), c.Close()); err != nil {
+				rt.Fatal(err)
+			}
+		})
 	}
 }
 

@@ -17,7 +17,8 @@ type GetOptions struct {
 	// at, of how many; one call at a time. It may be nil.
 	Progress func(done, total int64)
 	// Weights is where the experts' bytes come from, while the head, which says what they must be, comes
-	// from the backbone; nil: they come from the backbone too.
+	// from the backbone; nil: they come from the backbone too. After an error another Get without it
+	// goes on with the backbone.
 	Weights Weights
 	// Window is how many requests are under way at once, 1 to wire.MaxFetches; 0: DefaultWindow.
 	Window int
@@ -57,11 +58,15 @@ func (c *Cache) Get(ctx context.Context, s wire.Slice, from link.SliceReader, o 
 	return b, nil
 }
 
-// suspect makes the next Get look at all of a file.
+// suspect makes the next Get look at all of a file, after a restart too.
 func (c *Cache) suspect(e *entry) {
 	c.mu.Lock()
+	known := !e.checked
 	e.checked = false
 	c.mu.Unlock()
+	if !known {
+		c.save()
+	}
 }
 
 // get is Get within the entry's turn.

@@ -14,6 +14,7 @@ import (
 
 	"kvasir/engine/experts"
 	"kvasir/engine/gguf"
+	"kvasir/engine/synth"
 	"kvasir/internal/moe"
 	"kvasir/kernels/quant"
 	"kvasir/kernels/ref"
@@ -249,4 +250,39 @@ func TestFetchedSlicesHaveTheBitsOfTheModel(t *testing.T) {
 func refuses(x moe.Experts, b *moe.Batch) error {
 	var p moe.Partials
 	return x.Forward(context.Background(), b, &p)
+}
+
+// A whole model in each format, its layers divided between two workers that have nothing but a cache.
+func TestSlicesOfAWholeModel(t *testing.T) {
+	for _, format := range []quant.Format{quant.Q4K, quant.Q6K, quant.Q8_0, quant.BF16} {
+		shape := synth.Shape{
+			Name: "slices", Arch: synth.Qwen3MoE, Context: 64, Vocab: 300, Hidden: 256, Layers: 2, Heads: 2, KVHeads: 1,
+			HeadDim: 128, RopeBase: 1e6, Experts: 8, TopK: 2, FFN: 256, Format: format,
+		}
+		plan, err := shape.Plan()
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(t.TempDir(), "model.gguf")
+		if err := plan.Write(context.Background(), path, synth.Options{Seed: 7}); err != nil {
+			t.Fatal(err)
+		}
+		f := open(t, path)
+		store, err := experts.Load(f, shape.Layers, experts.Options{Profile: ref.DefaultProfile(shape.Layers)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := source(t, f, shape.Layers)
+		for _, ranges := range [][][3]int{{{0, 0, 8}, {1, 0, 3}}, {{1, 3, 8}}} {
+			c := cache(t, t.TempDir(), 0)
+			var list []*Bundle
+			for _, r := range ranges {
+				list = append(list, get(t, c, offered(t, s, r[0], r[1], r[2]), s.Read, GetOptions{}))
+			}
+			x := load(t, list, experts.Options{}, nil)
+			for _, r := range ranges {
+				same(t, x, experts.NewLocal(store), batch(t, r[0], store.RowFormat(r[0]), shape.Hidden, r[1], r[2]))
+			}
+		}
+	}
 }
