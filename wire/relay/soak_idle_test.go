@@ -102,6 +102,9 @@ func (s *swarm) gather(n int) (hands []*hand, release func()) {
 // each, heap and stacks of all four divided by four. None is dropped.
 func TestIdleSessionsCostLittle(t *testing.T) {
 	n, length := longer(200, 2000), longer(5*time.Second, 10*time.Minute)
+	if testing.Short() { // with the race detector handshakes take long
+		n, length = 30, time.Second
+	}
 	s := newSwarm(t, swarmConfig{direct: true, tls: true, limits: unhurried()})
 	_, release := s.gather(1) // what is there once
 	release()
