@@ -2,12 +2,16 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
 	"kvasir/engine/ledger"
+	slicing "kvasir/engine/slices"
+	"kvasir/engine/worker"
 	"kvasir/internal/moe"
 	"kvasir/wire/seal"
 )
@@ -48,9 +52,13 @@ func (e *Engine) Demo(ctx context.Context, c DemoConfig, emit func(Piece) error)
 	defer func() { _ = os.RemoveAll(home) }() // it is the system's temporary folder
 	start, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	l, err := NewLoopback(start, LoopbackConfig{
-		Model: e.Model(), Workers: c.Workers, Home: home, Dial: c.Dial, Wrap: c.Wrap,
-	})
+	lc := LoopbackConfig{Model: e.Model(), Workers: c.Workers, Home: home, Dial: c.Dial, Wrap: c.Wrap}
+	end, err := e.lend(&lc)
+	if err != nil {
+		return d, err
+	}
+	defer end()
+	l, err := NewLoopback(start, lc)
 	if err != nil {
 		return d, err
 	}
@@ -58,11 +66,16 @@ func (e *Engine) Demo(ctx context.Context, c DemoConfig, emit func(Piece) error)
 	if c.Ready != nil {
 		c.Ready(l.listeners[1].Addr().String(), l.listeners[0].Addr().String())
 	}
+	before := l.Swarm.Workers()
 	c.keep = true
 	if d.Remote, err = e.remotely(ctx, l, c.Request, emit); err != nil {
 		return d, err
 	}
 	d.Workers = l.Swarm.Workers()
+	for i := range before {
+		d.Workers[i].BytesOut -= before[i].BytesOut // weights, and greetings
+		d.Workers[i].BytesBack -= before[i].BytesBack
+	}
 	if d.Balances, err = l.settle(ctx); err != nil {
 		return d, err
 	}
@@ -73,6 +86,43 @@ func (e *Engine) Demo(ctx context.Context, c DemoConfig, emit func(Piece) error)
 	d.Identical = slices.Equal(remote.Tokens, local.Tokens) && sameBits(remote.logits, local.logits)
 	d.Picks = e.picks(&d.Remote)
 	return d, nil
+}
+
+// demoFetch is how large the experts of a model may be for the workers of a demo to fetch copies of them
+// into the temporary folder; of larger ones they load their parts out of the file.
+const demoFetch = 1 << 30
+
+// lend makes the workers of a loopback swarm hold what they are assigned: each has memory for its share
+// of the model, and a layer more. end is to be called after the swarm's.
+func (e *Engine) lend(c *LoopbackConfig) (end func(), err error) {
+	src, err := e.Source()
+	if err != nil {
+		return nil, err
+	}
+	all, layer := int64(0), int64(0)
+	for l := range c.Model.Layers {
+		n := int64(c.Model.PerLayer) * src.ExpertBytes(l)
+		all += n
+		layer = max(layer, n)
+	}
+	var caches []*slicing.Cache
+	c.Slices, c.Exponents, c.TopK = src, e.Exponents(), e.TopK()
+	c.Memory = func(int) int64 { return (all/int64(max(1, c.Workers)) + layer) * 3 / 2 }
+	c.Shelf = func(i int) (worker.Shelf, error) {
+		if all > demoFetch {
+			return worker.FileShelf{File: e.file}, nil
+		}
+		cache, err := slicing.OpenCache(filepath.Join(c.Home, fmt.Sprintf("slices-%d", i)), 0)
+		if err == nil {
+			caches = append(caches, cache)
+		}
+		return worker.CacheShelf{Cache: cache}, err
+	}
+	return func() {
+		for _, cache := range caches {
+			_ = cache.Close() // it goes with the folder
+		}
+	}, nil
 }
 
 // remotely generates with the workers of a swarm.

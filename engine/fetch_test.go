@@ -5,9 +5,11 @@ import (
 	"net"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
+	"kvasir/batcher"
 	"kvasir/bench/wan"
 	"kvasir/engine"
 	slicing "kvasir/engine/slices"
@@ -69,7 +71,7 @@ func TestWorkersWithoutModelEqualLocal(t *testing.T) {
 		{"two at 80 ms", 2, all * 3 / 4, 80 * time.Millisecond},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 			defer cancel()
 			c := fetching(t, e, tt.workers, func(int) int64 { return tt.memory })
 			if tt.rtt > 0 {
@@ -104,7 +106,7 @@ func TestTextIsTheSameWhileWorkersComeAndGo(t *testing.T) {
 	e := open(t, "")
 	req := engine.Request{Prompt: "There was once a poor miller", Tokens: 40}
 	want, _ := generate(t, e, req)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	all := modelBytes(t, e)
 	c := fetching(t, e, 2, func(int) int64 { return 2 * all })
@@ -131,5 +133,77 @@ func TestTextIsTheSameWhileWorkersComeAndGo(t *testing.T) {
 	})
 	if err != nil || !slices.Equal(got.First().Tokens, want.First().Tokens) {
 		t.Errorf("%q, error %v; want %q", got.First().Text, err, want.First().Text)
+	}
+}
+
+// TestMovesInterruptNothing has work go on while the plan changes, with no experts at home. Where a worker
+// takes over what another gives away, or two exchange what both have no room for twice, each call gets its
+// answer, and none is sent where its experts are not.
+func TestMovesInterruptNothing(t *testing.T) {
+	e := open(t, "")
+	all := modelBytes(t, e)
+	half := all*5/8 + 1<<16 // of which four fifths are half of the model
+	for _, tt := range []struct {
+		name   string
+		memory int64
+		two    [3][]int // layers of each worker, of two
+		three  [3][]int // of three
+	}{
+		{"a third takes over", all * 2, [3][]int{{0, 1}, {2, 3}}, [3][]int{{0}, {2}, {1, 3}}},
+		{"a third takes over, and there is no room", half, [3][]int{{0, 1}, {2, 3}}, [3][]int{{0, 3}, {2}, {1, 3}}},
+		{"two exchange", half, [3][]int{{0, 1}, {2, 3}}, [3][]int{{2, 3}, {0, 1}, {}}},
+		{"all move on", half, [3][]int{{0, 1}, {2, 3}}, [3][]int{{2, 1}, {0, 1}, {3}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+			defer cancel()
+			c := fetching(t, e, 2, func(int) int64 { return tt.memory })
+			c.Place = func(i, n int) *batcher.Set {
+				layers, s := tt.two, &batcher.Set{}
+				if n == 3 {
+					layers = tt.three
+				}
+				for _, l := range layers[i] {
+					if err := s.Add(l, 0, c.Model.PerLayer); err != nil {
+						t.Error(err)
+					}
+				}
+				return s
+			}
+			l, err := engine.NewLoopback(ctx, c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			w := newWork(t, c.Model, []int{1, 5}, 6)
+			working, stop := context.WithCancel(ctx)
+			var load sync.WaitGroup
+			for range 4 {
+				load.Go(func() {
+					for working.Err() == nil {
+						w.run(ctx, t, l.Swarm.Experts())
+					}
+				})
+			}
+			if err := l.AddWorker(); err != nil {
+				t.Fatal(err)
+			}
+			if err := l.Swarm.WaitFor(ctx, 3); err != nil {
+				t.Error(err)
+			}
+			w.run(ctx, t, l.Swarm.Experts())
+			third := l.Swarm.Workers()[2].ID
+			l.StopWorker(2)
+			if err := l.Swarm.WaitFor(ctx, 2); err != nil {
+				t.Error(err)
+			}
+			stop()
+			load.Wait()
+			for _, s := range l.Swarm.Workers() {
+				if s.Failures > 0 && s.ID != third { // which left what it had not begun
+					t.Errorf("worker %s: %d dispatches without an answer", s.ID, s.Failures)
+				}
+			}
+		})
 	}
 }

@@ -118,7 +118,7 @@ func (l *Loopback) start(ctx context.Context, c LoopbackConfig) error {
 	l.Swarm, err = NewSwarm(SwarmConfig{
 		Key: backboneKey, Grant: backboneGrant, Root: root.Public(),
 		Hubs:  []relay.Target{{Address: "wss://" + hubAddr, Hub: l.Hub.ID()}},
-		Model: c.Model, Workers: c.Workers, Place: c.Place, Local: c.Local, Wait: c.Wait, Log: c.Log,
+		Model: c.Model, Workers: c.Workers + moreWorkers, Place: c.Place, Local: c.Local, Wait: c.Wait, Log: c.Log,
 		Slices: c.Slices, Exponents: c.Exponents, TopK: c.TopK,
 	})
 	if err != nil {
@@ -189,6 +189,9 @@ func (l *Loopback) startGateway(c relay.GatewayConfig) (addr string, err error) 
 	l.wg.Go(func() { l.note("gateway", l.Gateway.Serve(n)) })
 	return addr, nil
 }
+
+// moreWorkers is how many AddWorker may add.
+const moreWorkers = 8
 
 // AddWorker starts one more worker, whose number is the next. It does not wait for it.
 func (l *Loopback) AddWorker() error { return l.more(len(l.workers)) }

@@ -121,6 +121,7 @@ type WorkerStats struct {
 	Dispatches int64
 	Rows       int64
 	Picks      int64
+	Failures   int64  // dispatches without an answer
 	BytesOut   uint64 // to the worker, within the inner TLS
 	BytesBack  uint64
 	RTT        time.Duration
@@ -353,7 +354,7 @@ func (s *Swarm) Workers() []WorkerStats {
 func (w *attached) stats() WorkerStats {
 	m, l := w.member.Stats(), w.session.Stats()
 	return WorkerStats{
-		ID: w.id, Key: w.key, Dispatches: m.Dispatches, Rows: m.Rows, Picks: m.Picks,
+		ID: w.id, Key: w.key, Dispatches: m.Dispatches, Rows: m.Rows, Picks: m.Picks, Failures: m.Failures,
 		BytesOut: l.BytesOut, BytesBack: l.BytesIn, RTT: l.MinRTT,
 		Memory: w.memory, Rate: w.rate, Down: w.down, Holds: w.held.set().String(),
 	}
