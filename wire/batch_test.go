@@ -174,12 +174,10 @@ func TestABatchThatCannotBeSentIsNamed(t *testing.T) {
 
 func TestMessagesAllocateNothing(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	b := randomBatch(t, rng, moe.Shape{Hidden: 600, Format: moe.RowQ8K}, 8)
 	out := randomPartials(rng, 8, 600)
 	var buf []byte
 	var hello Hello
 	var assign Assign
-	var into *moe.Batch
 	for _, m := range golden(t) {
 		if m.typ == TypeDispatch {
 			continue
@@ -217,16 +215,19 @@ func TestMessagesAllocateNothing(t *testing.T) {
 		})
 	}
 	*out = *randomPartials(rng, 8, 600)
-	into = randomBatch(t, rng, b.Shape, 9)
-	dispatch, answer := AppendDispatch(nil, 1, b), AppendPartials(nil, out)
+	answer := AppendPartials(nil, out)
 	chunk := make([]byte, MaxPayload)
-	allocates(t, "dispatch", func() {
-		buf = AppendDispatch(buf[:0], 1, b)
-		CopyDispatch(chunk[:400], 400, 1, b)
-		if _, err := ParseDispatch(into, dispatch); err != nil {
-			t.Fatal(err)
-		}
-	})
+	for _, f := range []moe.RowFormat{moe.RowF32, moe.RowQ8K, moe.RowQ8} {
+		b := randomBatch(t, rng, moe.Shape{Hidden: 600, Format: f}, 8)
+		into, dispatch := randomBatch(t, rng, b.Shape, 9), AppendDispatch(nil, 1, b)
+		allocates(t, "dispatch of "+f.String(), func() {
+			buf = AppendDispatch(buf[:0], 1, b)
+			CopyDispatch(chunk[:400], 400, 1, b)
+			if _, err := ParseDispatch(into, dispatch); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
 	allocates(t, "partials", func() {
 		buf = AppendPartials(buf[:0], out)
 		if err := ParsePartials(out, answer, 8, 600); err != nil {

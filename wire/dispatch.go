@@ -212,7 +212,6 @@ func ParseDispatchHead(p []byte) (h DispatchHead, err error) {
 // for, or more: the caller's promise. What it holds afterwards keeps all invariants of a Batch, for a
 // layer of moe.MaxExperts. After an error b is to be reset.
 func ParseDispatch(b *moe.Batch, p []byte) (epoch uint32, err error) {
-	const t = TypeDispatch
 	h, err := ParseDispatchHead(p)
 	if err != nil {
 		return 0, err
@@ -252,14 +251,14 @@ func ViewDispatch(b *moe.Batch, p []byte) (epoch uint32, err error) {
 	}
 	at := layoutOf(h.Shape, h.Rows, h.Picks)
 	v := moe.Batch{Shape: h.Shape, Rows: h.Rows, First: b.First}
-	values, scales, ok := p[at.values:at.scales], p[at.scales:at.weights], true
+	values, scales := p[at.values:at.scales], p[at.scales:at.weights]
+	var ok, more, most bool
 	if h.Format == moe.RowF32 {
 		v.F, ok = moe.View[float32](values)
 	} else {
 		v.Q, _ = moe.View[int8](values[:h.Rows*h.Hidden])
 		v.Scales, ok = moe.View[float32](scales)
 	}
-	var more, most bool
 	v.Weight, more = moe.View[float32](p[at.weights:at.experts])
 	v.Expert, most = moe.View[uint16](p[at.experts:at.counts])
 	if !ok || !more || !most {

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"testing"
+
+	"kvasir/internal/moe"
 )
 
 // FuzzMessage: what is accepted has one encoding, and what is not is refused with ErrPayload.
@@ -14,6 +16,12 @@ func FuzzMessage(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, typ byte, p []byte) {
 		got, err := recode(Type(typ), p)
+		if Type(typ) == TypeDispatch {
+			var v moe.Batch
+			if _, verr := ViewDispatch(&v, aligned(p, 0)); (verr == nil) != (err == nil) || verr == nil && v.Validate(moe.MaxExperts) != nil {
+				t.Fatalf("% x: a view says %v, a copy %v", p, verr, err)
+			}
+		}
 		switch {
 		case err != nil:
 			if !errors.Is(err, ErrPayload) && !errors.Is(err, ErrUnknown) {

@@ -97,9 +97,9 @@ func TestTokensAreMadeListedAndRevoked(t *testing.T) {
 func TestBadTokenCommandsAreNamed(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
-	create := []string{"token", "create", "--home", home}
-	hub := append(create, "--hub", nowhere)
 	with := func(base []string, args ...string) []string { return append(base[:len(base):len(base)], args...) }
+	create := []string{"token", "create", "--home", home}
+	hub := with(create, "--hub", nowhere)
 	for _, tt := range []struct {
 		args   []string
 		status int

@@ -218,7 +218,7 @@ func TestAHubCannotTouchASession(t *testing.T) {
 				_ = a.(*net.TCPConn).CloseWrite()
 			}()
 			got, err := io.ReadAll(s)
-			if err == nil || !strings.HasPrefix("rowrowrow", string(got)) || len(got) > 3 {
+			if err == nil || len(got) > 0 && string(got) != "row" {
 				t.Errorf("the backbone reads %q, %v", got, err)
 			}
 		})

@@ -260,7 +260,9 @@ func TestInnerSessionRefusesOtherTLS(t *testing.T) {
 }
 
 func TestInnerSessionRefusesGarbage(t *testing.T) {
-	for _, garbage := range []string{"hello, are you there?\r\n", "\x16\x03\x01\xff\xff", "", strings.Repeat("\x00", 1000),
+	// What a session without TLS would begin with is garbage too: the head of a Hello.
+	plain := "\x01\x00\x80\x00\x80\x00\x00\x00" + strings.Repeat("\x00", 8) + "\x80\x00\x01\x00\x01\x00\x01\x01" + strings.Repeat("\x00", 120)
+	for _, garbage := range []string{"hello, are you there?\r\n", plain, "\x16\x03\x01\xff\xff", "", strings.Repeat("\x00", 1000),
 		"\x16\x03\x01\x40\x00\x01\xff\xff\xff" + strings.Repeat("\x00", 20000)} {
 		for _, server := range []bool{true, false} {
 			a, b := pair(t)
