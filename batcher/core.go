@@ -17,6 +17,9 @@ type Limits struct {
 	// Delay is how long a row waits for company while the executor has room for another batch. By
 	// default it does not wait: what arrives while all places are taken goes together all the same.
 	Delay time.Duration
+	// Adapt lets Delay be the most that a row waits, DefaultDelay when 0: it waits no longer than it
+	// saves the executor, which the lane measures, and only while others come as often as that.
+	Adapt bool
 	// QueueRows and QueueBytes bound what waits; 16,384 rows and 256 MiB by default. An empty queue
 	// takes any one call, so that no call is refused for ever.
 	QueueRows, QueueBytes int
@@ -28,6 +31,7 @@ const (
 	DefaultBytes      = 16 << 20
 	DefaultQueueRows  = 4 * moe.MaxRows
 	DefaultQueueBytes = 256 << 20
+	DefaultDelay      = 5 * time.Millisecond
 )
 
 // withDefaults returns the limits in force, or an error that names the field out of bounds.
@@ -55,6 +59,9 @@ func (l Limits) withDefaults() (Limits, error) {
 	if l.Delay < 0 {
 		return l, fmt.Errorf("batcher: limit Delay is %v, want 0 or more", l.Delay)
 	}
+	if l.Adapt && l.Delay == 0 {
+		l.Delay = DefaultDelay
+	}
 	return l, nil
 }
 
@@ -69,18 +76,22 @@ func rowBytes(s moe.Shape) int {
 	return s.Hidden + 4*s.Format.Scales(s.Hidden)
 }
 
-// ticket is a call's place in a core. Its user sets shape and first, and leaves it alone until all its
-// rows have been taken or it has been withdrawn.
+// ticket is a call's place in a core. Its user sets shape, first and caller, and leaves it alone until
+// all its rows have been taken or it has been withdrawn.
 type ticket struct {
-	shape moe.Shape
-	first []int32 // as in moe.Batch: picks of row r are first[r] to first[r+1]
-	call  *call   // whose it is; the core does not look
+	shape  moe.Shape
+	first  []int32 // as in moe.Batch: picks of row r are first[r] to first[r+1]
+	caller Caller
+	call   *call // whose it is; the core does not look
 
 	next          int // the first row that still waits
+	planned       int // the first row that is not in the batch being closed
 	at            time.Time
 	seq           uint64 // order of offers
 	queue         *queue // nil: nothing waits
 	before, after *ticket
+	flow          *flow
+	prior, later  *ticket // in the flow
 }
 
 // bytes counts the rows from lo up to hi.
@@ -99,15 +110,17 @@ type piece struct {
 // core decides which rows make up the next batch, and when. It has no clock, no goroutine and no lock:
 // its user passes the time in and is alone with it.
 //
-// Rows of one shape wait in one queue, calls in the order in which they came. A queue is due when it
-// could fill a batch, by rows or by bytes, or when its oldest row has waited for Limits.Delay. Of
-// several that are due the one whose head came first goes first, so none starves.
+// Rows of one shape wait in one queue, those of each caller in the order in which they came. A queue is
+// due when it could fill a batch, by rows or by bytes, or when its oldest row has waited for its time. Of
+// several that are due, one with rows of the class that goes first does, and else the one whose oldest
+// call came first. In a batch callers take turns, the class that goes first before the other.
 //
 // Invariants, checked against a twin that counts everything anew (core_test.go):
 //
 //  1. rows and bytes are the sums over all queues, and those of a queue are the sums over its tickets.
 //  2. A queue in queues has a ticket; a ticket in a queue has a row that waits.
-//  3. Along a queue seq ascends, and so does at.
+//  3. Along a queue seq ascends, and so does at; likewise along a flow. A ticket in a queue is in the flow
+//     of its caller there.
 //  4. A row is handed out once, or withdrawn, never both.
 type core struct {
 	Limits
@@ -115,6 +128,12 @@ type core struct {
 	free        []*queue
 	rows, bytes int
 	seq         uint64
+	passed      int // batches in a row that left Bulk rows waiting and had none
+	bulk        int // calls of class Bulk that wait
+
+	lastOffer time.Time
+	gap       time.Duration // between two offers, smoothed
+	saves     time.Duration // what two dispatches made one save; set by the lane
 }
 
 // queue is what waits of one shape.
@@ -122,17 +141,28 @@ type queue struct {
 	shape       moe.Shape
 	head, tail  *ticket
 	rows, bytes int
+	flows       [Bulk + 1][]*flow // by class; who is first gets the first rows of the next batch
+	free        []*flow
+	turned      []*flow // room to turn flows in
 }
 
 // offer lets all rows of t wait from now on, or refuses them all with ErrFull.
 func (c *core) offer(now time.Time, t *ticket) error {
 	rows, bytes := t.rows(), t.bytes(0, t.rows())
-	if c.rows > 0 && (c.rows+rows > c.QueueRows || c.bytes+bytes > c.QueueBytes) {
-		return fmt.Errorf("%w: %d rows and %d bytes wait, %d and %d more exceed %d and %d",
-			ErrFull, c.rows, c.bytes, rows, bytes, c.QueueRows, c.QueueBytes)
+	maxRows, maxBytes := c.QueueRows, c.QueueBytes
+	if t.caller.Class == Bulk { // a quarter is kept for those who look on
+		maxRows, maxBytes = maxRows-maxRows/4, maxBytes-maxBytes/4
 	}
+	if c.rows > 0 && (c.rows+rows > maxRows || c.bytes+bytes > maxBytes) {
+		return fmt.Errorf("%w: %d rows and %d bytes wait, %d and %d more exceed %d and %d",
+			ErrFull, c.rows, c.bytes, rows, bytes, maxRows, maxBytes)
+	}
+	c.arrive(now)
 	c.seq++
-	t.next, t.at, t.seq, t.after = 0, now, c.seq, nil
+	t.next, t.planned, t.at, t.seq, t.after = 0, 0, now, c.seq, nil
+	if t.caller.Class == Bulk {
+		c.bulk++
+	}
 	q := c.find(t.shape)
 	t.queue, t.before = q, q.tail
 	if q.tail == nil {
@@ -141,6 +171,7 @@ func (c *core) offer(now time.Time, t *ticket) error {
 		q.tail.after = t
 	}
 	q.tail = t
+	q.join(t)
 	c.count(q, rows, bytes)
 	return nil
 }
@@ -149,36 +180,45 @@ func (c *core) offer(now time.Time, t *ticket) error {
 // ticket, and takes their rows off the queue.
 func (c *core) next(now time.Time, dst []piece) []piece {
 	var q *queue
+	first := c.first()
 	for _, o := range c.queues {
-		if c.due(o, now) && (q == nil || o.head.seq < q.head.seq) {
+		if c.due(o, now) && (q == nil || o.before(q, first)) {
 			q = o
 		}
 	}
 	if q == nil {
 		return dst
 	}
-	rows, bytes := 0, 0
-	for t := q.head; t != nil && rows < c.Rows; t = q.head {
-		hi := t.next
-		for hi < t.rows() && rows < c.Rows {
-			n := t.bytes(hi, hi+1)
-			if rows > 0 && bytes+n > c.Bytes {
-				break
+	var b load
+	c.plan(q, first, &b)
+	c.plan(q, Bulk-first, &b)
+	old, bulk := len(dst), false
+	for _, class := range [...]Class{first, Bulk - first} {
+		for _, f := range q.flows[class] {
+			for t := f.head; t != nil && t.planned > t.next; t = t.later {
+				dst = append(dst, piece{t, t.next, t.planned})
+				bulk = bulk || class == Bulk
 			}
-			rows, bytes, hi = rows+1, bytes+n, hi+1
 		}
-		if hi == t.next {
-			break // the next row does not fit
+	}
+	for _, p := range dst[old:] {
+		c.count(q, p.lo-p.hi, -p.t.bytes(p.lo, p.hi))
+		if p.t.next = p.hi; p.t.next == p.t.rows() {
+			c.unlink(p.t)
 		}
-		dst = append(dst, piece{t, t.next, hi})
-		c.count(q, t.next-hi, -t.bytes(t.next, hi))
-		t.next = hi
-		if hi < t.rows() {
-			break
-		}
-		c.unlink(t)
+	}
+	if c.passed++; bulk || c.bulk == 0 {
+		c.passed = 0
 	}
 	return dst
+}
+
+// before reports whether q goes before another queue that is due too.
+func (q *queue) before(o *queue, first Class) bool {
+	if mine, others := len(q.flows[first]) > 0, len(o.flows[first]) > 0; mine != others {
+		return mine
+	}
+	return q.head.seq < o.head.seq
 }
 
 // withdraw takes what still waits of t off its queue. Rows that next has handed out are not its matter.
@@ -197,7 +237,7 @@ func (c *core) deadline() (at time.Time, ok bool) {
 	for _, q := range c.queues {
 		d := q.head.at
 		if !c.full(q) {
-			d = d.Add(c.Delay)
+			d = d.Add(c.delay())
 		}
 		if !ok || d.Before(at) {
 			at, ok = d, true
@@ -207,7 +247,7 @@ func (c *core) deadline() (at time.Time, ok bool) {
 }
 
 func (c *core) due(q *queue, now time.Time) bool {
-	return c.full(q) || !now.Before(q.head.at.Add(c.Delay))
+	return c.full(q) || !now.Before(q.head.at.Add(c.delay()))
 }
 
 func (c *core) full(q *queue) bool { return q.rows >= c.Rows || q.bytes >= c.Bytes }
@@ -238,6 +278,10 @@ func (c *core) count(q *queue, rows, bytes int) {
 // unlink takes t, of which nothing waits any more, off its queue, and the queue away with its last.
 func (c *core) unlink(t *ticket) {
 	q := t.queue
+	q.quit(t)
+	if t.caller.Class == Bulk {
+		c.bulk--
+	}
 	if t.before == nil {
 		q.head = t.after
 	} else {

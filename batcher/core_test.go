@@ -19,8 +19,9 @@ import (
 // TestCoreFollowsScripts runs the interleavings in testdata. A script is a paragraph of why, then
 // commands, each followed by a line of four dashes and what it must print:
 //
-//	limits rows=N bytes=N delay=D queue-rows=N queue-bytes=N
-//	offer NAME rows=N [picks=N] [layer=N]   a row has 12 bytes, and 6 for each pick
+//	limits rows=N bytes=N delay=D [adapt=1] queue-rows=N queue-bytes=N
+//	offer NAME rows=N [picks=N] [layer=N] [caller=N] [bulk=1]   a row has 12 bytes, and 6 for each pick
+//	saves D                                 what two dispatches made one save
 //	tick D                                  time passes
 //	next                                    the pieces of the batch that is due
 //	deadline                                when one will be
@@ -84,7 +85,7 @@ func (s *script) do(t *testing.T, line string) string {
 	case "limits":
 		l, err := Limits{
 			Rows: args["rows"], Bytes: args["bytes"], Delay: time.Duration(args["delay"]),
-			QueueRows: args["queue-rows"], QueueBytes: args["queue-bytes"],
+			QueueRows: args["queue-rows"], QueueBytes: args["queue-bytes"], Adapt: args["adapt"] == 1,
 		}.withDefaults()
 		if err != nil {
 			return err.Error()
@@ -93,10 +94,18 @@ func (s *script) do(t *testing.T, line string) string {
 		return "ok"
 	case "offer":
 		tk := newTicket(args["layer"], args["rows"], max(1, args["picks"]))
+		tk.caller = Caller{ID: uint64(args["caller"]), Class: Class(args["bulk"])}
 		if err := s.core.offer(s.now, tk); err != nil {
 			return err.Error()
 		}
 		s.tickets[words[1]] = tk
+	case "saves":
+		d, err := time.ParseDuration(words[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.core.saves = d
+		return "ok"
 	case "tick":
 		d, err := time.ParseDuration(words[1])
 		if err != nil {
@@ -312,6 +321,22 @@ func compareState(t *rapid.T, c *core, w *twin) {
 			}
 			seq = tk.seq
 			rows, bytes = rows+tk.rows()-tk.next, bytes+tk.bytes(tk.next, tk.rows())
+		}
+		inFlows := 0
+		for _, list := range q.flows {
+			for _, f := range list {
+				for tk := f.head; tk != nil; tk = tk.later {
+					if inFlows++; tk.flow != f || tk.queue != q || tk.planned != tk.next {
+						t.Fatalf("a flow of layer %d is not in order", q.shape.Layer)
+					}
+				}
+			}
+		}
+		for tk := q.head; tk != nil; tk = tk.after {
+			inFlows--
+		}
+		if inFlows != 0 {
+			t.Fatalf("%d calls more in flows than in the queue of layer %d", inFlows, q.shape.Layer)
 		}
 		if rows == 0 || q.rows != rows || q.bytes != bytes {
 			t.Fatalf("queue of layer %d counts %d rows, %d bytes, holds %d, %d", q.shape.Layer, q.rows, q.bytes, rows, bytes)

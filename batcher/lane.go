@@ -34,6 +34,8 @@ type Lane struct {
 	rings   time.Time   // when; zero: it does not
 	closed  bool
 	flights []*flight
+	fit     fit           // of the dispatches
+	rtt     time.Duration // the least round trip that the executor told of; 0: it tells of none
 }
 
 // call is one Forward of a lane.
@@ -41,18 +43,21 @@ type call struct {
 	ticket               // guarded by Lane.mu
 	done   chan struct{} // one token when the lane has ended the call
 
-	mu   sync.Mutex // guards the rest
-	over bool       // nothing may touch batch and out any more
-	b    *moe.Batch
-	out  *moe.Partials
-	left int // rows without an answer
-	err  error
+	mu    sync.Mutex // guards the rest
+	over  bool       // nothing may touch batch and out any more
+	b     *moe.Batch
+	out   *moe.Partials
+	left  int // rows without an answer
+	err   error
+	times Times // of the batch that was answered last
 }
 
 // flight is one place of the window, with the memory of its batch.
 type flight struct {
-	slab slab
-	at   []int // where each piece starts in the batch; -1: its caller has left
+	slab  slab
+	at    []int     // where each piece starts in the batch; -1: its caller has left
+	taken time.Time // when it was closed
+	times Times
 
 	// Guarded by Lane.mu; the flight's goroutine may read pieces without.
 	pieces []piece
@@ -93,6 +98,12 @@ func NewLane(x moe.Experts, limits Limits, window int) (*Lane, error) {
 // returns ErrFull at once when too much waits, ErrClosed when the lane is closed, and what the executor
 // returned for any batch that had rows of this call.
 func (l *Lane) Forward(ctx context.Context, b *moe.Batch, out *moe.Partials) error {
+	return l.ForwardTimed(ctx, b, out, nil)
+}
+
+// ForwardTimed is Forward, and tells how long the rows waited and what the executor did with the batch in
+// which the last of them were. times may be nil.
+func (l *Lane) ForwardTimed(ctx context.Context, b *moe.Batch, out *moe.Partials, times *Times) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -102,7 +113,7 @@ func (l *Lane) Forward(ctx context.Context, b *moe.Batch, out *moe.Partials) err
 	size(out, b.Rows, b.Hidden)
 	c := l.pool.Get().(*call)
 	c.over, c.b, c.out, c.left, c.err = false, b, out, b.Rows, nil
-	c.ticket = ticket{shape: b.Shape, first: b.First, call: c}
+	c.ticket = ticket{shape: b.Shape, first: b.First, caller: callerOf(ctx), call: c}
 	if err := l.offer(&c.ticket); err != nil {
 		out.Reset(0, b.Hidden)
 		return err
@@ -120,6 +131,9 @@ func (l *Lane) Forward(ctx context.Context, b *moe.Batch, out *moe.Partials) err
 	if err != nil {
 		out.Reset(0, b.Hidden)
 		return err
+	}
+	if times != nil {
+		*times = c.times
 	}
 	c.b, c.out, c.ticket = nil, nil, ticket{}
 	l.pool.Put(c)
@@ -197,7 +211,7 @@ func (l *Lane) take(f *flight) bool {
 		f.pieces = l.core.next(now, f.pieces)
 		l.wake(now) // for the one after
 		if len(f.pieces) > 0 {
-			f.live = len(f.pieces)
+			f.live, f.taken = len(f.pieces), now
 			if f.ctx == nil || f.ctx.Err() != nil {
 				f.ctx, f.cancel = context.WithCancel(context.Background())
 			}
@@ -237,18 +251,50 @@ func (l *Lane) dispatch(f *flight, pieces []piece) error {
 		return nil // all callers have left
 	}
 	out := &f.slab.answer
-	err := l.x.Forward(f.ctx, b, out)
-	if err == nil {
-		err = checkAnswer(b, out)
-	}
+	err := l.forward(f, b, out)
 	if err != nil {
 		return fmt.Errorf("batch of %d rows for layer %d: %w", b.Rows, b.Layer, err)
 	}
 	for i, p := range pieces {
 		if f.at[i] >= 0 {
-			p.t.call.answer(p, out, f.at[i])
+			p.t.call.answer(p, out, f.at[i], f)
 		}
 	}
+	return nil
+}
+
+// roundTrip is an executor that knows how far away it is.
+type roundTrip interface{ RTT() time.Duration }
+
+// forward has the executor compute the batch of f, and notes where the time went.
+func (l *Lane) forward(f *flight, b *moe.Batch, out *moe.Partials) (err error) {
+	start := time.Now()
+	f.times = Times{}
+	if x, ok := l.x.(Timed); ok {
+		err = x.ForwardTimed(f.ctx, b, out, &f.times)
+	} else {
+		err = l.x.Forward(f.ctx, b, out)
+	}
+	if err == nil {
+		err = checkAnswer(b, out)
+	}
+	if err != nil {
+		return err
+	}
+	took, rtt := time.Since(start), time.Duration(0)
+	if x, ok := l.x.(roundTrip); ok {
+		rtt = min(x.RTT(), took)
+	}
+	if f.times == (Times{}) {
+		f.times = Times{Out: rtt / 2, Work: took - rtt/2*2, Back: rtt / 2}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.rtt == 0 || rtt > 0 && rtt < l.rtt {
+		l.rtt = rtt
+	}
+	l.fit.add(b.Rows, took)
+	l.core.saves = max(0, l.fit.fixed()-l.rtt)
 	return nil
 }
 
@@ -288,8 +334,8 @@ func (c *call) read(p piece, b *moe.Batch) int {
 }
 
 // answer copies the answers to the rows of p, which start at row at of out, to the caller, unless it has
-// left.
-func (c *call) answer(p piece, out *moe.Partials, at int) {
+// left. They are those of a flight.
+func (c *call) answer(p piece, out *moe.Partials, at int, f *flight) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over {
@@ -298,6 +344,8 @@ func (c *call) answer(p piece, out *moe.Partials, at int) {
 	n := p.hi - p.lo
 	copy(c.out.Sum[p.lo*out.Hidden:p.hi*out.Hidden], out.Sum[at*out.Hidden:])
 	copy(c.out.Status[p.lo:p.hi], out.Status[at:at+n])
+	c.times = f.times
+	c.times.Lane += f.taken.Sub(p.t.at)
 	if c.left -= n; c.left == 0 {
 		c.over = true
 		c.done <- struct{}{}
