@@ -247,3 +247,38 @@ func TestALineThatWasCutHarmsNobody(t *testing.T) {
 		t.Errorf("a hub lets somebody in that may be revoked; %v", err)
 	}
 }
+
+// TestARevocationIsSeenAtOnce has one process revoke token after token, while a hub that runs asks.
+func TestARevocationIsSeenAtOnce(t *testing.T) {
+	h := home(t)
+	store := must[*engine.TokenStore](t)(engine.OpenTokenStore(h))
+	key := seal.NewKey().Public()
+	for i := range 20 {
+		tok := newToken(t, h, uint32(i%2))
+		for want := range 2 {
+			err := store.Use(t.Context(), tok, key)
+			if got := errors.Is(err, seal.ErrTokenRevoked); got != (want == 1) || want == 0 && err != nil {
+				t.Fatalf("token %d, revoked %v: %v", i, want == 1, err)
+			}
+			if want == 0 {
+				if _, err := sameHome(h).Revoke(tok.ID); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	// Whoever removes the file by hand takes all back.
+	tok := newToken(t, h, 0)
+	if _, err := h.Revoke(tok.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Use(t.Context(), tok, key); !errors.Is(err, seal.ErrTokenRevoked) {
+		t.Error(err)
+	}
+	if err := os.Remove(filepath.Join(string(h), "revoked")); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Use(t.Context(), tok, key); err != nil {
+		t.Errorf("with the file removed: %v", err)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -31,6 +32,9 @@ type TokenStore struct {
 	mu     sync.Mutex
 	memory *seal.MemoryStore
 	known  map[string]struct{} // lines of the file; under mu
+
+	gone     map[string]bool // what is revoked, as of goneFile; under mu
+	goneFile os.FileInfo
 }
 
 // OpenTokenStore reads what the hub of this home remembers.
@@ -88,7 +92,7 @@ func (s *TokenStore) replay(line string) error {
 
 // Use is seal.Store's.
 func (s *TokenStore) Use(ctx context.Context, t seal.Token, key seal.PublicKey) error {
-	gone, err := s.home.Revoked(t.ID)
+	gone, err := s.revoked(t.ID)
 	if err != nil {
 		return err
 	}
@@ -99,6 +103,33 @@ func (s *TokenStore) Use(ctx context.Context, t seal.Token, key seal.PublicKey) 
 	}
 	s.seen.note(t.ID, key, sightOf(err), seal.Origin(ctx))
 	return err
+}
+
+// revoked is Home.Revoked, and reads the file again only when it has changed: lines are added to it, so its
+// size tells.
+func (s *TokenStore) revoked(id seal.TokenID) (bool, error) {
+	path, err := s.home.path("revoked")
+	if err != nil {
+		return false, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		s.gone, s.goneFile = nil, nil
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if s.goneFile == nil || s.goneFile.Size() != info.Size() || !s.goneFile.ModTime().Equal(info.ModTime()) {
+		all, err := s.home.revoked()
+		if err != nil {
+			return false, err
+		}
+		s.gone, s.goneFile = all, info
+	}
+	return s.gone[id.String()], nil
 }
 
 // count binds a token to a key, unless it is bound to as many as it may be.

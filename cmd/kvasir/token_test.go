@@ -242,3 +242,22 @@ func TestRevokedAtHomeOnly(t *testing.T) {
 	serve.stop()
 	hub.stop()
 }
+
+// TestATokenOfAnotherHubIsRefused leads a worker to a hub that its token is not for.
+func TestATokenOfAnotherHubIsRefused(t *testing.T) {
+	t.Parallel()
+	s := newSwarm(t)
+	first := s.hub()
+	other := &swarm{t: t, own: s.own, rented: t.TempDir(), root: s.root}
+	second := other.hub()
+	id, _, _ := strings.Cut(s.hubReady.Hub, "@")
+	_, addr, _ := strings.Cut(other.hubReady.Hub, "@")
+	var r tokenRow
+	kvasir(t, "token", "create", "--json", "--home", s.own, "--hub", id+"@"+addr).wantDone(t).object(t, &r)
+	worker := s.worker(r.Line)
+	worker.ends(statusFailed)
+	worker.await("kvasir: ", "certificate is not trusted", "neither the hub's nor granted by the root")
+	for _, p := range []*process{first, second} {
+		p.stop()
+	}
+}

@@ -320,6 +320,40 @@ func TestAProofWithAnyByteChangedIsRefused(t *testing.T) {
 	}
 }
 
+// TestEveryBitOfATokenAndAGrantCounts flips each.
+func TestEveryBitOfATokenAndAGrantCounts(t *testing.T) {
+	tok, g := token(t, nil), grant(t, nil)
+	for name, c := range map[string]struct {
+		raw    []byte
+		accept func(text string) bool
+	}{
+		"token": {append(tok.body(), tok.sig[:]...), func(text string) bool {
+			got, err := ParseToken(text)
+			return err == nil && got.Verify(root.Public()) == nil
+		}},
+		"grant": {append(g.body(), g.sig[:]...), func(text string) bool {
+			got, err := ParseGrant(text)
+			return err == nil && got.Verify(root.Public()) == nil
+		}},
+	} {
+		if !c.accept(encode(c.raw)) {
+			t.Fatalf("%s: the good one is refused", name)
+		}
+		for bit := range 8 * len(c.raw) {
+			bad := bytes.Clone(c.raw)
+			bad[bit/8] ^= 1 << (bit % 8)
+			if c.accept(encode(bad)) {
+				t.Errorf("%s: bit %d may be flipped", name, bit)
+			}
+		}
+		for n := range c.raw {
+			if c.accept(encode(c.raw[:n])) || c.accept(encode(append(bytes.Clone(c.raw), c.raw[:n+1]...))) {
+				t.Errorf("%s: %d bytes of it, or more, are accepted", name, n)
+			}
+		}
+	}
+}
+
 // TestSignaturesOfOneDomainCountInNoOther puts the signature of each thing under each other thing.
 func TestSignaturesOfOneDomainCountInNoOther(t *testing.T) {
 	body := []byte("the same bytes")
