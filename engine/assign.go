@@ -9,6 +9,7 @@ import (
 
 	"kvasir/batcher/place"
 	"kvasir/engine/worker"
+	"kvasir/internal/moe"
 	"kvasir/wire"
 	"kvasir/wire/link"
 )
@@ -46,6 +47,7 @@ type share struct {
 	move               *move // under way, or nil
 	refused            mask  // what it could not load; not tried again
 	failures           int   // each halves what it is trusted with
+	tries              int   // to load something, without success
 	down               float64
 }
 
@@ -354,7 +356,7 @@ func (s *Swarm) moved(ctx context.Context, w *attached, err error) {
 	w.move = nil
 	switch {
 	case err == nil:
-		w.held, w.failures = m.next, 0
+		w.held, w.tries = m.next, 0
 		if s.c.Holds != nil {
 			s.c.Holds(w.id, w.held.set().String())
 		}
@@ -364,16 +366,43 @@ func (s *Swarm) moved(ctx context.Context, w *attached, err error) {
 		s.settle()
 	default:
 		w.held, w.refused = m.keeps, m.want
-		w.failures = min(w.failures+1, maxFailures)
 		if s.c.Log != nil {
-			s.c.Log.Warn("a worker does not load what it was assigned; it gets less", "worker", w.id, "error", err)
+			s.c.Log.Warn("a worker does not load what it was assigned", "worker", w.id, "error", err)
 		}
-		s.plan()
+		if errors.Is(err, moe.ErrInvalid) { // too much, by its own account
+			w.failures = min(w.failures+1, maxFailures)
+			s.plan()
+			return
+		}
+		s.again(w)
+		s.settle()
 	}
 }
 
 // maxFailures is after how many the worker is trusted with next to nothing.
 const maxFailures = 16
+
+// How long a worker that could not load something is left alone: the disk may be cleared by then, or the
+// web server be back.
+const (
+	againFirst = 15 * time.Second
+	againMost  = 10 * time.Minute
+)
+
+// again has the worker try later. Under mu.
+func (s *Swarm) again(w *attached) {
+	wait := min(againFirst<<w.tries, againMost)
+	w.tries = min(w.tries+1, maxFailures)
+	t := time.AfterFunc(wait, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if w.ctx.Err() == nil {
+			w.refused = newMask(s.c.Model.Layers, s.c.Model.PerLayer)
+			s.settle()
+		}
+	})
+	context.AfterFunc(w.ctx, func() { t.Stop() })
+}
 
 // quiet reports whether every worker holds what it shall, or cannot. Under mu.
 func (s *Swarm) quiet() bool {

@@ -39,6 +39,8 @@ type LoopbackConfig struct {
 
 	// Dial replaces the way from worker i to the gateway, for instance by an emulated wide-area path.
 	Dial func(i int) func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Worker, if set, changes how worker i is made.
+	Worker func(i int, c *worker.Config)
 	// Wrap, if set, wraps the executor of worker i.
 	Wrap func(i int, x moe.Experts) moe.Experts
 	Log  *slog.Logger
@@ -210,6 +212,9 @@ func (l *Loopback) startWorker(ctx context.Context, c LoopbackConfig, i int, joi
 	}
 	if c.Wrap != nil {
 		w.Wrap = func(x moe.Experts) moe.Experts { return c.Wrap(i, x) }
+	}
+	if c.Worker != nil {
+		c.Worker(i, &w)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan struct{})

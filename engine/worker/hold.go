@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"sync"
 
+	slicing "kvasir/engine/slices"
 	"kvasir/internal/moe"
 	"kvasir/wire"
 	"kvasir/wire/link"
@@ -96,6 +98,9 @@ func (h *holder) assign(ctx context.Context, b *wire.Hello, list []wire.Slice, f
 			},
 		})
 		if err != nil {
+			if errors.Is(err, slicing.ErrRoom) {
+				err = fmt.Errorf("%w: %w", moe.ErrInvalid, err) // less may be assigned
+			}
 			return nil, fmt.Errorf("layer %d: %w", layer, err)
 		}
 		next[layer] = held
@@ -110,8 +115,8 @@ func (h *holder) assign(ctx context.Context, b *wire.Hello, list []wire.Slice, f
 // nothing needs it any more, because it knows the memory too.
 func (h *holder) room(s wire.Slice, bytes int64, next map[int]heldLayer) error {
 	if bytes > h.memory {
-		return fmt.Errorf("%w: %d MiB are needed with experts %d to %d of layer %d, and there are %d MiB; give more --memory",
-			ErrMemory, bytes>>20+1, s.Lo, s.Hi-1, s.Layer, h.memory>>20)
+		return fmt.Errorf("%w: %w: %d MiB are needed with experts %d to %d of layer %d, and there are %d MiB; give more --memory",
+			moe.ErrInvalid, ErrMemory, bytes>>20+1, s.Lo, s.Hi-1, s.Layer, h.memory>>20)
 	}
 	all, stay := bytes, map[int]heldLayer{}
 	for layer, held := range h.held() {
