@@ -212,8 +212,10 @@ type visitor struct {
 // greet runs in the pool.
 func (v *visitor) greet() {
 	var next func()
-	defer func() { // a panic counts as an end
+	fine := false
+	defer func() {
 		defer v.front.waiting.Add(-1)
+		v.quiet = v.quiet || !fine // it has panicked
 		if next == nil {
 			v.done()
 			return
@@ -223,22 +225,27 @@ func (v *visitor) greet() {
 			v.done()
 		}()
 	}()
+	next = v.meet()
+	fine = true
+}
+
+// meet returns what is to come when it is known who it is.
+func (v *visitor) meet() func() {
 	if err := v.nc.SetDeadline(v.limit); err != nil {
-		return
+		return nil
 	}
 	if v.front.tls != nil {
 		t := tls.Server(v.nc, v.front.tls)
 		if err := t.HandshakeContext(v.front.ctx); err != nil {
 			v.notTLS(err)
-			return
+			return nil
 		}
 		v.nc = t
 		if t.ConnectionState().NegotiatedProtocol == acme.ALPNProto {
-			v.quiet = true // the handshake was all that the authority wanted
-			return
+			return nil // the handshake was all that the authority wanted
 		}
 	}
-	next = v.front.handle(v)
+	return v.front.handle(v)
 }
 
 func (v *visitor) done() {
@@ -252,10 +259,14 @@ func (v *visitor) notTLS(err error) {
 	var record tls.RecordHeaderError
 	if errors.As(err, &record) && record.Conn != nil && record.RecordHeader[0] >= 'A' && record.RecordHeader[0] <= 'Z' {
 		err = errors.New("HTTP in the clear where TLS is spoken")
-		plain := visitor{nc: record.Conn}
-		plain.answer(http.StatusBadRequest, "this port speaks TLS: begin with https or wss")
+		v.inClear()
 	}
 	v.front.tally.refuse("tls", host(v.raw), err)
+}
+
+// inClear answers HTTP in the clear where TLS is spoken. v.nc is not TLS yet.
+func (v *visitor) inClear() {
+	v.answer(http.StatusBadRequest, "this port speaks TLS: begin with https or wss")
 }
 
 // settle ends the time of probation: the deadline is off.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,8 +32,12 @@ type GatewayConfig struct {
 	// a certificate of Key and Grant; a worker trusts it when Grant makes Key a gateway's.
 	TLS   *tls.Config
 	Plain bool // no TLS: behind a CDN, or in tests
-	Key   seal.Key
-	Grant seal.Grant
+	// Passthrough is for a gateway that holds no keys. It reads the name that a ClientHello asks for,
+	// terminates nothing, and leads to the first Route with that Host, then to the first whose Hub is the
+	// name's first label, then to the first that has no Host. TLS is the hub's own then.
+	Passthrough bool
+	Key         seal.Key
+	Grant       seal.Grant
 
 	Limits Limits
 	Log    *slog.Logger // nil: none
@@ -55,18 +60,26 @@ func NewGateway(c GatewayConfig) (*Gateway, error) {
 		if _, _, err := net.SplitHostPort(r.Addr); err != nil {
 			return nil, fmt.Errorf("address of hub %q: %w", r.Hub, err)
 		}
-		if r.TLS && r.Hub == "" {
+		if r.TLS && r.Hub == "" && !c.Passthrough {
 			return nil, fmt.Errorf("hub at %s speaks TLS: its id is needed to know it", r.Addr)
 		}
 	}
 	if c.Dial == nil {
 		c.Dial = (&net.Dialer{}).DialContext
 	}
+	g := &Gateway{c: c}
+	if c.Passthrough {
+		if c.TLS != nil || c.Plain {
+			return nil, errors.New("a gateway that passes TLS through shows none of its own")
+		}
+		var err error
+		g.f, err = newFront(c.Limits.withDefaults(), nil, c.Log, g.passthrough)
+		return g, err
+	}
 	config, err := outerTLS(c.TLS, c.Plain, c.Key, c.Grant)
 	if err != nil {
 		return nil, err
 	}
-	g := &Gateway{c: c}
 	g.f, err = newFront(c.Limits.withDefaults(), config, c.Log, g.visit)
 	return g, err
 }
@@ -174,15 +187,18 @@ func (g *Gateway) route(req *ws.Request) (Route, bool) {
 	if h, _, err := net.SplitHostPort(name); err == nil {
 		name = h
 	}
-	for _, fits := range []func(Route) bool{
+	return g.first(
 		func(r Route) bool { return hub != "" && r.Hub == hub },
 		func(r Route) bool { return r.Host != "" && strings.EqualFold(r.Host, name) },
 		func(r Route) bool { return r.Host == "" },
-	} {
-		for _, r := range g.c.Routes {
-			if fits(r) {
-				return r, true
-			}
+	)
+}
+
+// first returns the first route for which the first of the rules holds that holds for any.
+func (g *Gateway) first(rules ...func(Route) bool) (Route, bool) {
+	for _, fits := range rules {
+		if i := slices.IndexFunc(g.c.Routes, fits); i >= 0 {
+			return g.c.Routes[i], true
 		}
 	}
 	return Route{}, false

@@ -172,10 +172,19 @@ func (h *Hub) checkEmpty() {
 // A tape keeps what is read through it.
 type tape struct {
 	net.Conn
-	got []byte
+	got   []byte
+	limit int // bytes that may be read in all; 0: the reader has a limit of its own
 }
 
+var errTape = errors.New("read more than the limit")
+
 func (t *tape) Read(p []byte) (int, error) {
+	if t.limit > 0 {
+		if len(t.got) >= t.limit {
+			return 0, errTape
+		}
+		p = p[:min(len(p), t.limit-len(t.got))]
+	}
 	n, err := t.Conn.Read(p)
 	t.got = append(t.got, p[:n]...)
 	return n, err

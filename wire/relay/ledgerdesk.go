@@ -41,6 +41,8 @@ func newHTTPDesk(h *Hub) *httpDesk {
 		WriteTimeout:      time.Minute,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    h.f.o.Head,
+
+		DisableGeneralOptionsHandler: true, // which says yes to OPTIONS *
 		ConnContext: func(ctx context.Context, nc net.Conn) context.Context {
 			return context.WithValue(ctx, handedKey, nc)
 		},

@@ -46,7 +46,7 @@ type guest struct {
 
 	// Under Hub.mu.
 	reason   string
-	session  *session // offered or claimed or live
+	session  *session                  // offered or claimed or live
 	declined map[seal.PublicKey]string // backbones that do not want it, and why
 	gone     bool
 }

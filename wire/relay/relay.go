@@ -158,7 +158,7 @@ func splitPath(path string) (hub, rest string) {
 	case workerPath, backbonePath, sessionPath, ledgerPath, healthPath:
 		return "", path
 	}
-	if !more {
+	if !more || first == "" {
 		return "", path
 	}
 	return first, after
