@@ -150,3 +150,33 @@ func TestFramesCostOneReadEach(t *testing.T) {
 		}
 	}
 }
+
+// portions is a connection that gives b in reads of the sizes told.
+type portions struct {
+	once
+	sizes []int
+}
+
+func (p *portions) Read(b []byte) (int, error) {
+	if len(p.sizes) > 0 {
+		p.chunk, p.sizes = p.sizes[0], p.sizes[1:]
+	}
+	return p.once.Read(b)
+}
+
+// Whatever comes behind a frame in the same read is there for the next one.
+func TestReadaheadLosesNothing(t *testing.T) {
+	next := wire(Server, fP("ping"), fB(stars(Readahead)))
+	for k := range len(next) + 1 {
+		in := append(wire(Server, fB(stars(16000))), next...)
+		nc := &portions{once: once{b: in, chunk: 1 << 20}, sizes: []int{8, 16000 + k, 1 << 20}}
+		c := New(nc, Server, nil, Options{})
+		slab := make([]byte, 16000+Readahead+k%2)
+		for _, want := range []int{16000, Readahead} {
+			if _, n, err := c.ReadMessage(slab); n != want || err != nil || string(slab[:n]) != stars(n) {
+				t.Fatalf("%d bytes behind the frame: read %d bytes, %v; want %d", k, n, err, want)
+			}
+		}
+		c.CloseNow()
+	}
+}

@@ -93,17 +93,10 @@ func parseRequest(head []byte) (*http.Request, error) {
 	if req.ContentLength != 0 { // -1 where it is chunked
 		return nil, fmt.Errorf("%w: request with a body", ErrHandshake)
 	}
-	hosts := 0
 	for line := range bytes.Lines(head) {
 		if line[0] == ' ' || line[0] == '\t' {
 			return nil, fmt.Errorf("%w: header over several lines", ErrHandshake)
 		}
-		if len(line) >= len("host:") && strings.EqualFold(string(line[:len("host:")]), "host:") {
-			hosts++
-		}
-	}
-	if hosts > 1 { // ReadRequest drops all but one
-		return nil, fmt.Errorf("%w: %d Host headers", ErrHandshake, hosts)
 	}
 	for name := range req.Header {
 		if strings.ContainsFunc(name, notToken) { // net/http lets spaces pass here, and refuses them in its server

@@ -231,7 +231,9 @@ func TestLobbyIsClosedInTheMidstOfAFrame(t *testing.T) {
 			c := New(near, Server, nil, Options{})
 			l := NewLobby(c, 100)
 			go func() {
-				_, _ = far.Write(in[:cut])
+				_, _ = far.Write(in[:cut/2])
+				synctest.Wait()
+				_, _ = far.Write(in[cut/2 : cut])
 				synctest.Wait()
 				_ = l.Interrupt()
 				time.Sleep(time.Second)
