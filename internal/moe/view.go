@@ -18,6 +18,19 @@ func View[T int8 | uint16 | float32](p []byte) ([]T, bool) {
 	return unsafe.Slice((*T)(at), len(p)/size), true
 }
 
+// Bytes returns s as bytes in little-endian order, without a copy. It reports false where this machine has
+// another order. The view is valid as long as s is.
+func Bytes[T int8 | uint16 | float32](s []T) ([]byte, bool) {
+	size := int(unsafe.Sizeof(*new(T)))
+	if len(s) == 0 {
+		return nil, true
+	}
+	if size > 1 && !littleEndian() {
+		return nil, false
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s)*size), true
+}
+
 func littleEndian() bool {
 	one := uint16(1)
 	return *(*byte)(unsafe.Pointer(&one)) == 1

@@ -40,3 +40,26 @@ func TestViewIsNoCopy(t *testing.T) {
 		t.Errorf("nothing: %v, %v", v, ok)
 	}
 }
+
+func TestBytesIsNoCopy(t *testing.T) {
+	q, e, f := []int8{-1, 2}, []uint16{0x1ff, 3}, []float32{1}
+	p, ok := Bytes(q)
+	if !ok || !slices.Equal(p, []byte{0xff, 2}) {
+		t.Errorf("int8: %v, %v", p, ok)
+	}
+	if q[1] = 7; p[1] != 7 {
+		t.Error("a change of the numbers is not seen")
+	}
+	if !littleEndian() {
+		t.Skip("numbers of several bytes are copied on this machine: it is not little-endian")
+	}
+	if p, ok := Bytes(e); !ok || !slices.Equal(p, []byte{0xff, 1, 3, 0}) {
+		t.Errorf("uint16: %v, %v", p, ok)
+	}
+	if p, ok := Bytes(f); !ok || !slices.Equal(p, []byte{0, 0, 0x80, 0x3f}) {
+		t.Errorf("float32: %v, %v", p, ok)
+	}
+	if p, ok := Bytes[float32](nil); !ok || p != nil {
+		t.Errorf("nothing: %v, %v", p, ok)
+	}
+}
