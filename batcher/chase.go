@@ -10,11 +10,11 @@ import (
 
 const (
 	// lateFloor is the least time after which an answer is late.
-	lateFloor = 5 * time.Millisecond
+	lateFloor = 20 * time.Millisecond
 	// An answer is given up, if somebody else may have it computed, after giveUpFactor times the time
 	// after which it was late, and giveUpFloor at least.
 	giveUpFactor = 4
-	giveUpFloor  = 100 * time.Millisecond
+	giveUpFloor  = 250 * time.Millisecond
 	// DefaultPatience is how long an answer is waited for at most unless told otherwise.
 	DefaultPatience = 10 * time.Second
 )
@@ -105,7 +105,7 @@ func (c *chase) ring() {
 	switch c.stage {
 	case untilLate:
 		c.stage = untilVeryLate
-		if c.s.d.spend(len(c.j.batch.Expert)) && c.hedge() {
+		if d := c.s.d; d.others(c.j, c.m) && d.spend(len(c.j.batch.Expert)) && c.hedge() {
 			return
 		}
 		if !c.over {
