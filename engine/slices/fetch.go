@@ -36,6 +36,7 @@ type fetch struct {
 func (g *fetch) resume() error {
 	h := g.head
 	g.right = make([]bool, h.count())
+	g.buffers = sync.Pool{} // experts may have had another size
 	info, err := g.file.Stat()
 	if err != nil {
 		return err

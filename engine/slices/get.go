@@ -13,6 +13,10 @@ import (
 
 // GetOptions of Cache.Get.
 type GetOptions struct {
+	// Begin is told how many bytes the bundle has, and how much memory its experts take when they are
+	// loaded, as soon as that is known and before anything of them is fetched. Get returns its error.
+	// It may be nil.
+	Begin func(size, memory int64) error
 	// Progress is told how many bytes of the bundle are there and right, or on their way to be looked
 	// at, of how many; one call at a time. It may be nil.
 	Progress func(done, total int64)
@@ -80,6 +84,9 @@ func (c *Cache) get(ctx context.Context, e *entry, s wire.Slice, from link.Slice
 			if err == nil && info.Size() == size && info.ModTime().UnixNano() == mtime {
 				b, err := openBundle(c.path(s.Hash), s)
 				if err == nil {
+					if err := o.begin(b.head); err != nil {
+						return nil, errors.Join(err, b.Close())
+					}
 					tell(o.Progress, b.head.size(), b.head.size())
 					return b, nil
 				}
@@ -97,7 +104,7 @@ func (c *Cache) get(ctx context.Context, e *entry, s wire.Slice, from link.Slice
 		if err := c.complete(ctx, e, s, from, o); err != nil {
 			return nil, err
 		}
-		o.Verify = false
+		o.Verify, o.Begin = false, nil
 	}
 	return nil, fmt.Errorf("%w: %s changes while it is looked at", ErrDamaged, c.path(s.Hash))
 }
@@ -120,19 +127,11 @@ func (c *Cache) complete(ctx context.Context, e *entry, s wire.Slice, from link.
 			err = c.finish(e, s)
 		}
 	}()
-	h, err := readHead(f)
-	if err != nil || h.hash() != s.Hash {
-		if h, err = fetchHead(ctx, s, from); err != nil {
-			return err
-		}
-	}
-	if h.count() != s.Hi-s.Lo || h.layer != s.Layer {
-		panic("BUG: a hash of other experts")
-	}
-	g := &fetch{ctx: ctx, file: f, head: h, slice: s, from: from, options: o}
-	if err := g.resume(); err != nil {
+	g, err := startFetch(ctx, f, s, from, o)
+	if err != nil {
 		return err
 	}
+	h := g.head
 	if err := c.reserve(e, h.size()+int64(h.count()), g.have.Load()); err != nil {
 		return err
 	}
@@ -146,6 +145,28 @@ func (c *Cache) complete(ctx context.Context, e *entry, s wire.Slice, from link.
 		return err
 	}
 	return f.Sync()
+}
+
+// startFetch finds out what a file has already. Its own head is believed as soon as an expert is right by
+// it: the hash of the slice alone does not say what the tensors are.
+func startFetch(ctx context.Context, f *os.File, s wire.Slice, from link.SliceReader, o GetOptions) (*fetch, error) {
+	g := &fetch{ctx: ctx, file: f, slice: s, from: from, options: o}
+	h, err := readHead(f)
+	if err == nil && h.hash() == s.Hash && h.layer == s.Layer && h.count() == s.Hi-s.Lo {
+		g.head = h
+		if err := g.resume(); err != nil {
+			return nil, err
+		}
+	}
+	if g.have.Load() == 0 {
+		if g.head, err = fetchHead(ctx, s, from); err != nil {
+			return nil, err
+		}
+		if err := g.resume(); err != nil {
+			return nil, err
+		}
+	}
+	return g, o.begin(g.head)
 }
 
 // finish gives a complete part its name.
@@ -166,6 +187,13 @@ func (c *Cache) finish(e *entry, s wire.Slice) error {
 	e.slice.Layer, e.slice.Lo, e.slice.Hi = s.Layer, s.Lo, s.Hi
 	e.whole, e.checked, e.size, e.mtime = true, true, info.Size(), info.ModTime().UnixNano()
 	return nil
+}
+
+func (o *GetOptions) begin(h *head) error {
+	if o.Begin == nil {
+		return nil
+	}
+	return o.Begin(h.size(), int64(h.count())*h.shape.Memory())
 }
 
 func tell(progress func(done, total int64), done, total int64) {

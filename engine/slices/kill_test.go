@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"kvasir/engine/gguf"
+	"kvasir/kernels/quant"
 	"kvasir/wire"
 )
 
@@ -20,6 +21,9 @@ const (
 	killAfter = "KVASIR_TEST_KILL_AFTER"
 )
 
+// killKind has more requests than the kills let through.
+var killKind = kind{quant.Q8_0, quant.Q8_0, 512, 800, 12, false}
+
 func TestKilledProcess(t *testing.T) {
 	if os.Getenv(killModel) == "" {
 		t.Skip("it is a part of TestGetGoesOnAfterTheProcessWasKilled")
@@ -29,7 +33,7 @@ func TestKilledProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := source(t, f, 1)
-	x := offered(t, s, 0, 0, largeKind.experts)
+	x := offered(t, s, 0, 0, killKind.experts)
 	after, err := strconv.Atoi(os.Getenv(killAfter))
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +53,7 @@ func TestKilledProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = c.Get(context.Background(), x, from, GetOptions{})
+	_, err = c.Get(context.Background(), x, from, GetOptions{Window: 1})
 	t.Errorf("the process was not killed: %v", err)
 }
 
@@ -60,11 +64,11 @@ func TestGetGoesOnAfterTheProcessWasKilled(t *testing.T) {
 	if err != nil {
 		t.Skipf("the test does not know its own program: %v", err)
 	}
-	path, dir := write(t, largeKind), t.TempDir()
+	path, dir := write(t, killKind), t.TempDir()
 	s := source(t, open(t, path), 1)
-	x := offered(t, s, 0, 0, largeKind.experts)
+	x := offered(t, s, 0, 0, killKind.experts)
 	want := bundleOf(t, s, x)
-	for after := range 5 {
+	for _, after := range []int{0, 2, 3, 4, 4} {
 		q := exec.Command(self, "-test.run=^TestKilledProcess$", "-test.v")
 		q.Env = append(os.Environ(), killModel+"="+path, killCache+"="+dir, killAfter+"="+strconv.Itoa(after))
 		out, err := q.CombinedOutput()
@@ -77,7 +81,7 @@ func TestGetGoesOnAfterTheProcessWasKilled(t *testing.T) {
 	if !bytes.Equal(b.mapping.Bytes(), want) {
 		t.Error("other bytes")
 	}
-	if n := r.bytes.Load(); n >= b.Bytes() {
+	if n := r.bytes.Load(); n > b.Bytes()*2/3 {
 		t.Errorf("%d of %d bytes were fetched after five kills", n, b.Bytes())
 	}
 }

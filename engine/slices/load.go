@@ -47,6 +47,11 @@ type origin struct {
 // The exponents of the layers are those that the slices say, else those of o.Profile if it has any, else
 // ref.DefaultExponent. The bundles may be closed when Load has returned.
 func Load(bundles []*Bundle, o experts.Options, previous *Executor) (*Executor, error) {
+	return LoadContext(context.Background(), bundles, o, previous)
+}
+
+// LoadContext is Load that gives up when ctx ends.
+func LoadContext(ctx context.Context, bundles []*Bundle, o experts.Options, previous *Executor) (*Executor, error) {
 	byLayer, err := group(bundles)
 	if err != nil {
 		return nil, err
@@ -64,7 +69,7 @@ func Load(bundles []*Bundle, o experts.Options, previous *Executor) (*Executor, 
 		}
 		l := previous.reuse(x.mode, number, exponent, origins(list))
 		if l == nil {
-			if l, err = loadLayer(list, exponent, o); err != nil {
+			if l, err = loadLayer(ctx, list, exponent, o); err != nil {
 				return nil, err
 			}
 		} else if o.Loaded != nil {
@@ -145,7 +150,7 @@ func (x *Executor) reuse(m mode, number, exponent int, from []origin) *layer {
 }
 
 // loadLayer repacks the experts of one layer.
-func loadLayer(list []*Bundle, exponent int, o experts.Options) (*layer, error) {
+func loadLayer(ctx context.Context, list []*Bundle, exponent int, o experts.Options) (*layer, error) {
 	first, last := list[0], list[len(list)-1]
 	held := 0
 	by := make([]*Bundle, last.Slice.Hi) // bundle of each expert
@@ -166,10 +171,10 @@ func loadLayer(list []*Bundle, exponent int, o experts.Options) (*layer, error) 
 		Layer: first.Slice.Layer, Experts: last.Slice.Hi, Held: held, Exponent: exponent,
 		Shape: first.head.shape,
 		Expert: func(i int) ([][]byte, error) {
-			if b := by[i]; b != nil {
+			if b := by[i]; b != nil && ctx.Err() == nil {
 				return b.expert(i - b.Slice.Lo)
 			}
-			return nil, nil
+			return nil, context.Cause(ctx)
 		},
 		Done: forgetOf(list),
 		Keep: keep,

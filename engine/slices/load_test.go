@@ -1,6 +1,7 @@
 package slices
 
 import (
+	"context"
 	"errors"
 	"os"
 	"runtime"
@@ -120,6 +121,24 @@ func TestLoadRefuses(t *testing.T) {
 		if _, err := Load(list, experts.Options{}, nil); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v, want %s", err, says)
 		}
+	}
+}
+
+func TestLoadEndsWithItsContext(t *testing.T) {
+	f := open(t, write(t, smallKind))
+	b, err := FromFile(f, wire.Slice{Hi: 9})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	why := errors.New("enough")
+	var loaded atomic.Int64
+	_, err = LoadContext(ctx, []*Bundle{b}, experts.Options{Loaded: func(n int) {
+		loaded.Add(int64(n))
+		cancel(why)
+	}}, nil)
+	if !errors.Is(err, why) || loaded.Load() >= b.Bytes() {
+		t.Errorf("%d bytes of %d were loaded, %v", loaded.Load(), b.Bytes(), err)
 	}
 }
 

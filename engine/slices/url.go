@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"kvasir/engine/gguf"
+	"kvasir/wire"
 )
 
 // Errors of weights on a web server.
@@ -118,6 +119,7 @@ func (r *Remote) setClient(given *http.Client) {
 			TLSHandshakeTimeout:   15 * time.Second,
 			ResponseHeaderTimeout: stall,
 			IdleConnTimeout:       time.Minute,
+			MaxIdleConnsPerHost:   wire.MaxFetches,
 			ForceAttemptHTTP2:     true,
 		}
 		c.Transport = r.own

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -26,8 +27,7 @@ type site struct {
 	// before may answer a request itself, and says whether it did.
 	before func(w http.ResponseWriter, r *http.Request) bool
 
-	requests atomic.Int64
-	bytes    atomic.Int64
+	requests, bytes, connections atomic.Int64
 
 	mu   sync.Mutex
 	tags map[string]string // by path; under mu
@@ -78,6 +78,11 @@ func (s *site) put(path string, data []byte) {
 // start starts the server; with TLS if told.
 func (s *site) start(secure bool) *httptest.Server {
 	server := httptest.NewUnstartedServer(s)
+	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			s.connections.Add(1)
+		}
+	}
 	if secure {
 		server.StartTLS()
 	} else {
@@ -181,6 +186,11 @@ func TestURLGoesOnAfterABreak(t *testing.T) {
 	server := web.start(false)
 	r := opened(t, server, "/model.gguf")
 	c := cache(t, t.TempDir(), 0)
+	defer func() {
+		if n := web.connections.Load(); n > 1+DefaultWindow {
+			t.Errorf("%d connections for %d requests", n, web.requests.Load())
+		}
+	}()
 	limited := &breaking{Weights: r, left: 5}
 	if _, err := c.Get(context.Background(), x, s.Read, GetOptions{Weights: limited, Window: 1}); !errors.Is(err, errBreak) {
 		t.Fatal(err)
