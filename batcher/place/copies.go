@@ -43,7 +43,7 @@ func (p *layout) copies(l int) int {
 func (p *layout) keepCopies() {
 	for l := range p.m.Layers {
 		for i := range p.sites {
-			if p.sites[i].idle {
+			if p.sites[i].idle || p.sites[i].held.count(l) == 0 {
 				continue
 			}
 			for e := range p.m.Experts {

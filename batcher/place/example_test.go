@@ -58,6 +58,13 @@ func TestPlanLeavesOutWhoSlowsTheOthers(t *testing.T) {
 	if w := p.Workers[2]; w.Used && w.Busy > 1 {
 		t.Errorf("the slow one is used: %+v", w)
 	}
+	moon := far("moon", 200*gib, 2e5)
+	moon.RTT = 2500 * time.Millisecond
+	ws := []Worker{far("a", 200*gib, 1e4), moon, far("b", 200*gib, 1e4)}
+	p = Make(big(), Backbone{Layer: time.Millisecond, Flights: 1, Copies: 1}, ws)
+	if w := p.Workers[1]; w.Used || !strings.Contains(w.Why, "tokens/s without it") {
+		t.Errorf("one at a time, and a worker on the moon is used: %+v", w)
+	}
 	tiny := far("tiny", 4<<20, 2e5)
 	p = Make(big(), Backbone{}, []Worker{far("a", 200*gib, 2e5), tiny})
 	if w := p.Workers[1]; w.Used || !strings.Contains(w.Why, "one expert takes") {

@@ -297,6 +297,9 @@ func (p *layout) keepParts(what func(*site) grid) {
 				continue
 			}
 			g := what(&p.sites[i])
+			if g.count(l) == 0 {
+				continue
+			}
 			for e := 0; e < p.m.Experts; e++ {
 				lo := e
 				for e < p.m.Experts && p.owner[l][e] == nobody && g.has(l, e) {
