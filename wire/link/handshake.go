@@ -119,7 +119,7 @@ func (m *mux) hear(left *int, take func(wire.Header, []byte) error) error {
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrProtocol, err)
 		}
-		p := m.ctl[:h.Size]
+		p := m.room(h.Size)
 		if err := m.hearBytes(left, p); err != nil {
 			return err
 		}

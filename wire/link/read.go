@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 
 	"kvasir/wire"
@@ -20,13 +21,37 @@ type arrival struct {
 type reader struct {
 	armed time.Time // when the read deadline was last moved
 	head  [wire.HeaderLen]byte
-	ctl   [wire.MaxPayload]byte // a control message, or bytes that are dropped
+	small [256]byte            // a control message, or bytes that are dropped,
+	large *[wire.MaxChunk]byte // where they are more; of rooms, and nil between chunks
+}
+
+// rooms is buffers for chunks, of which idle sessions hold none.
+var rooms = sync.Pool{New: func() any { return new([wire.MaxChunk]byte) }}
+
+// room returns n bytes, which hold until spare.
+func (r *reader) room(n int) []byte {
+	if n <= len(r.small) {
+		return r.small[:n]
+	}
+	if r.large == nil {
+		r.large = rooms.Get().(*[wire.MaxChunk]byte)
+	}
+	return r.large[:n]
+}
+
+func (r *reader) spare() {
+	if r.large != nil {
+		rooms.Put(r.large)
+		r.large = nil
+	}
 }
 
 // readLoop takes chunks until the connection or the session ends.
 func (m *mux) readLoop() {
 	defer m.end()
+	defer m.spare()
 	for {
+		m.spare()
 		err := m.fill(m.head[:])
 		var h wire.Header
 		if err == nil {
@@ -73,7 +98,7 @@ func (m *mux) chunk(h wire.Header) error {
 	if h.Flags&wire.Bulk != 0 {
 		return m.bulk(h)
 	}
-	p := m.ctl[:h.Size]
+	p := m.room(h.Size)
 	if err := m.fill(p); err != nil || !h.Type.Known() {
 		return err
 	}
@@ -91,9 +116,11 @@ func (m *mux) bulk(h wire.Header) error {
 			return err
 		}
 	}
-	p := m.ctl[:h.Size]
+	var p []byte
 	if a != nil && a.buf.data != nil {
 		p = a.buf.data[a.got : a.got+h.Size]
+	} else {
+		p = m.room(h.Size)
 	}
 	if err := m.fill(p); err != nil {
 		return err

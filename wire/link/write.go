@@ -17,17 +17,21 @@ func (m *mux) writeLoop() {
 	defer m.end()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	buf := make([]byte, 0, wire.MaxChunk)
 	for {
-		chunks, wait, ok := m.gather(buf, time.Now())
-		if !ok {
+		buf := rooms.Get().(*[wire.MaxChunk]byte)
+		chunks, wait, ok := m.gather(buf[:0], time.Now())
+		var err error
+		if len(chunks) > 0 {
+			err = m.write(chunks, stall)
+		}
+		rooms.Put(buf)
+		if err != nil {
+			m.broken(err)
+		}
+		if err != nil || !ok {
 			break
 		}
 		if len(chunks) > 0 {
-			if err := m.write(chunks, stall); err != nil {
-				m.broken(err)
-				break
-			}
 			continue
 		}
 		timer.Reset(wait)
@@ -38,7 +42,7 @@ func (m *mux) writeLoop() {
 		case <-m.dead:
 		}
 	}
-	m.farewell(buf)
+	m.farewell()
 }
 
 // broken ends the session after a write that did not succeed. What the other side said before it closed
@@ -70,13 +74,13 @@ func (m *mux) write(p []byte, limit time.Duration) error {
 }
 
 // farewell tells the other side why the session ends, where that is its doing, and closes the connection.
-func (m *mux) farewell(buf []byte) {
+func (m *mux) farewell() {
 	m.mu.Lock()
 	err, cutter := m.err, m.cutter
 	m.mu.Unlock()
 	if errors.Is(err, ErrProtocol) || errors.Is(err, ErrSilent) || errors.Is(err, ErrStalled) {
 		f := wire.AppendFault(nil, wire.Fault{Code: wire.Broken, Text: []byte(err.Error())})
-		buf = wire.AppendHeader(buf[:0], wire.NewHeader(wire.TypeFault, len(f), 0))
+		buf := wire.AppendHeader(nil, wire.NewHeader(wire.TypeFault, len(f), 0))
 		_ = m.write(append(buf, f...), farewellWait) // the session has ended with another error
 	}
 	if !cutter.Stop() {
