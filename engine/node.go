@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -64,6 +63,7 @@ type HubOptions struct {
 	Home   Home
 	Listen string
 	Root   seal.PublicKey // zero: of the root key in Home
+	Limits relay.Limits
 	Log    *slog.Logger
 	Now    func() time.Time // nil: time.Now
 }
@@ -88,7 +88,7 @@ func (n *HubNode) start(o HubOptions) (err error) {
 		n.unlock = func() {}
 		return err
 	}
-	c := relay.HubConfig{Root: n.Root, Log: o.Log, Now: o.Now}
+	c := relay.HubConfig{Root: n.Root, Limits: o.Limits, Log: o.Log, Now: o.Now}
 	if c.Key, err = o.Home.Key(seal.Hub); err != nil {
 		return err
 	}
@@ -153,34 +153,44 @@ type GatewayNode struct {
 	wallets *wallets
 }
 
-// GatewayOptions are for NewGatewayNode.
+// GatewayOptions are for NewGatewayNode. Of Plain, Passthrough, CertFile and ACME one holds at most; where
+// none does, the gateway shows a certificate of its key.
 type GatewayOptions struct {
 	Home   Home
 	Listen string
 	Root   seal.PublicKey // zero: of the root key in Home
 	Hubs   []HubRef
-	Grant  seal.Grant       // of this gateway's key; zero: see Home.Grant
-	Cert   *tls.Certificate // of a public authority, for instance; nil: one of the gateway's key
-	Plain  bool             // no TLS
+	Grant  seal.Grant // of this gateway's key; zero: see Home.Grant
+	Limits relay.Limits
 	Log    *slog.Logger
+
+	Plain       bool              // no TLS
+	Passthrough bool              // TLS is the hub's: see relay.GatewayConfig
+	Names       map[string]string // by the id of a hub: the name that is dialled for it
+	CertFile    string            // certificate of a public authority with its chain, in PEM
+	KeyFile     string            // its key
+	ACME        ACMEOptions
 }
+
+// ACMEOptions are how to get certificates of a public authority.
+type ACMEOptions struct {
+	Hosts []string // names; none: not so
+	Email string   // may be empty
+}
+
+// acmeFolder is where certificates and their keys are kept in a home.
+const acmeFolder = "acme"
 
 // NewGatewayNode makes a gateway of what is in its home, and listens. Run is to follow.
 func NewGatewayNode(o GatewayOptions) (*GatewayNode, error) {
-	c := relay.GatewayConfig{Plain: o.Plain, Log: o.Log}
+	c := relay.GatewayConfig{Plain: o.Plain, Passthrough: o.Passthrough, Limits: o.Limits, Log: o.Log}
 	for _, h := range o.Hubs {
-		c.Routes = append(c.Routes, relay.Route{Hub: h.ID, Addr: h.Addr, TLS: true})
+		c.Routes = append(c.Routes, relay.Route{Host: o.Names[h.ID], Hub: h.ID, Addr: h.Addr, TLS: true})
+	}
+	if err := o.show(&c); err != nil {
+		return nil, err
 	}
 	var err error
-	switch {
-	case o.Plain:
-	case o.Cert != nil:
-		c.TLS = &tls.Config{Certificates: []tls.Certificate{*o.Cert}, MinVersion: tls.VersionTLS12}
-	default:
-		if c.Key, c.Grant, err = o.identity(); err != nil {
-			return nil, err
-		}
-	}
 	n := &GatewayNode{}
 	if n.Gateway, err = relay.NewGateway(c); err != nil {
 		return nil, err
@@ -195,6 +205,33 @@ func NewGatewayNode(o GatewayOptions) (*GatewayNode, error) {
 		return nil, errors.Join(err, n.l.Close())
 	}
 	return n, nil
+}
+
+// show chooses what the gateway shows to the world.
+func (o *GatewayOptions) show(c *relay.GatewayConfig) (err error) {
+	switch {
+	case o.Plain, o.Passthrough:
+	case o.CertFile != "":
+		c.TLS, err = relay.CertFiles(o.CertFile, o.KeyFile, o.Log, nil)
+	case len(o.ACME.Hosts) > 0:
+		var folder string
+		if folder, err = o.Home.path(acmeFolder); err != nil {
+			return err
+		}
+		a := relay.ACME{Hosts: o.ACME.Hosts, Email: o.ACME.Email, Cache: folder}
+		key, grant, ierr := o.identity()
+		if ierr == nil {
+			a.Other, err = relay.OwnTLS(key, grant)
+		} else if !o.Grant.IsZero() { // it was meant to hold
+			err = ierr
+		}
+		if err == nil {
+			c.TLS, err = a.TLS()
+		}
+	default:
+		c.Key, c.Grant, err = o.identity()
+	}
+	return err
 }
 
 // identity returns the key that the gateway shows, and what makes others trust it. A gateway for the hub
@@ -218,15 +255,6 @@ func (o *GatewayOptions) identity() (seal.Key, seal.Grant, error) {
 	}
 	g, err := o.Home.Grant(seal.Gateway, key.Public(), root, o.Grant)
 	return key, g, err
-}
-
-// LoadCertificate reads a certificate with its chain and its key, in PEM.
-func LoadCertificate(cert, key string) (tls.Certificate, error) {
-	c, err := tls.LoadX509KeyPair(cert, key)
-	if err != nil {
-		return c, fmt.Errorf("certificate %s with key %s: %w", cert, key, err)
-	}
-	return c, nil
 }
 
 // Run serves until ctx ends, and then returns nil.

@@ -134,6 +134,8 @@ var flagGroups = []kong.Group{
 	{Key: "sampling", Title: "Flags of the choice of tokens:"},
 	{Key: "memory", Title: "Flags of memory:"},
 	{Key: "swarm", Title: "Flags of a swarm:"},
+	{Key: "tls", Title: "Flags of certificates:"},
+	{Key: "limits", Title: "Flags of limits:"},
 	{Key: "owner", Title: "Flags that leave the machine to its owner:"},
 	{Key: "every", Title: "Flags of every command:"},
 }

@@ -264,6 +264,14 @@ func (v *visitor) notTLS(err error) {
 	v.front.tally.refuse("tls", host(v.raw), err)
 }
 
+// proved gives its handshake back to the address of a visitor who has proved a key: from then on it is
+// the key that has limits, and a gateway's address is that of many.
+func (v *visitor) proved() {
+	if v.account != nil {
+		v.front.addrs.refund(v.addr)
+	}
+}
+
 // inClear answers HTTP in the clear where TLS is spoken. v.nc is not TLS yet.
 func (v *visitor) inClear() {
 	v.answer(http.StatusBadRequest, "this port speaks TLS: begin with https or wss")

@@ -84,6 +84,12 @@ func NewGateway(c GatewayConfig) (*Gateway, error) {
 	return g, err
 }
 
+// OwnTLS returns what a gateway shows to whoever knows the swarm: a certificate of its key, which grant
+// makes a gateway's.
+func OwnTLS(key seal.Key, grant seal.Grant) (*tls.Config, error) {
+	return outerTLS(nil, false, key, grant)
+}
+
 // outerTLS returns what a listener shows: config if there is one, nothing when plain, and else a
 // certificate of k, drawn where it is missing.
 func outerTLS(config *tls.Config, plain bool, k seal.Key, g seal.Grant) (*tls.Config, error) {

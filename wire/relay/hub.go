@@ -109,7 +109,7 @@ func (h *Hub) Close() {
 }
 
 // Counts returns what has been counted, by name: accepted, workers, backbones, paired, bytes_to_backbones,
-// bytes_to_workers, and refused_REASON.
+// bytes_to_workers, refused_REASON, and left_REASON of workers that have left the lobby without a session.
 func (h *Hub) Counts() map[string]uint64 { return h.f.tally.counts() }
 
 // HubStatus is a look at a hub.
@@ -275,12 +275,13 @@ func (h *Hub) upgrade(v *visitor, req *ws.Request) (next func(), err error) {
 }
 
 // admit checks a request for protocol by who has the given role.
-func (h *Hub) admit(req *ws.Request, protocol string, role seal.Role) (seal.Proof, error) {
+func (h *Hub) admit(v *visitor, req *ws.Request, protocol string, role seal.Role) (seal.Proof, error) {
 	if !asks(req.Request, protocol) {
 		return seal.Proof{}, &ws.Refusal{Status: http.StatusBadRequest, Reason: "this path is for Upgrade: " + protocol}
 	}
 	p, err := h.door.Admit(seal.WithOrigin(h.f.ctx, h.origin(req)), req.Header, req.RequestURI, role)
 	if err == nil {
+		v.proved()
 		return p, nil
 	}
 	status, header, reason := h.door.Answer(err)

@@ -148,6 +148,14 @@ func (t *table[K]) enter(k K, now time.Time) (a *account, wait time.Duration, er
 	return a, 0, nil
 }
 
+// refund gives back a handshake that enter has counted. k has a session.
+func (t *table[K]) refund(k K) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	a := t.m[k]
+	a.hands.level = min(float64(t.q.Burst), a.hands.level+1)
+}
+
 func (t *table[K]) leave(k K) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -274,6 +274,22 @@ func TestAddressesOverTheirLimitAreTurnedAway(t *testing.T) {
 	}
 }
 
+// Who proves a key has not used up what its address may do: many may come through one gateway.
+func TestProofsGiveHandshakesBack(t *testing.T) {
+	r := newRig(t, rigConfig{limits: Limits{Address: Quota{Rate: 0.001, Burst: 2}, Behind: []netip.Prefix{}}})
+	b := r.backbone(r.hubAt, nil)
+	for range 5 {
+		r.pair(b, r.hubAt)
+	}
+	addr := strings.TrimPrefix(r.hubAt, "ws://")
+	for range 2 {
+		dialFrom(t, "127.0.0.1", addr)
+	}
+	if n, err := dialFrom(t, "127.0.0.1", addr).Read(make([]byte, 1)); err == nil || n > 0 {
+		t.Error("the third stranger was let in")
+	}
+}
+
 func TestKeysThatComeTooOftenAreToldWhenToReturn(t *testing.T) {
 	r := newRig(t, rigConfig{limits: Limits{Key: Quota{Rate: 0.05, Burst: 2}}})
 	b := r.backbone(r.hubAt, nil)

@@ -76,7 +76,7 @@ func (h *Hub) worker(v *visitor, req *ws.Request) (stay func(), err error) {
 	if err := h.busy(); err != nil {
 		return nil, err
 	}
-	p, err := h.admit(req, ws.WebSocket, seal.Worker)
+	p, err := h.admit(v, req, ws.WebSocket, seal.Worker)
 	if err != nil {
 		return nil, err
 	}
@@ -109,9 +109,30 @@ func (h *Hub) stay(g *guest, rest []byte) {
 	err := h.host(g, conn)
 	h.exit(g, err)
 	if err != nil {
+		h.f.tally.add("left_"+kindOfLeaving(err), 1)
 		h.f.log.Info("worker left", "worker", g.proof.Key.Short(), "why", err)
 		g.v.quiet = true
 	}
+}
+
+// kindOfLeaving is what a guest is counted under who leaves because of err.
+func kindOfLeaving(err error) string {
+	var closed *ws.CloseError
+	switch {
+	case errors.Is(err, ErrReplaced):
+		return "replaced"
+	case errors.Is(err, ErrDraining):
+		return "drained"
+	case errors.Is(err, ws.ErrTooBig):
+		return "size"
+	case errors.Is(err, ws.ErrProtocol), errors.Is(err, ws.ErrUTF8), errors.Is(err, ws.ErrUnsupported):
+		return "protocol"
+	case errors.Is(err, ws.ErrSilent):
+		return "silent"
+	case errors.As(err, &closed):
+		return "closed"
+	}
+	return "cut"
 }
 
 // host keeps a worker company until a session has taken over its connection, and returns nil then, or

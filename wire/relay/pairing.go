@@ -186,7 +186,7 @@ func (h *Hub) backbone(v *visitor, req *ws.Request) (serve func(), err error) {
 	if err := h.busy(); err != nil {
 		return nil, err
 	}
-	p, err := h.admit(req, controlProtocol, seal.Backbone)
+	p, err := h.admit(v, req, controlProtocol, seal.Backbone)
 	if err != nil {
 		return nil, err
 	}
@@ -298,7 +298,7 @@ func (h *Hub) report(d *desk, m message) error {
 // session answers the connection that a backbone has dialled for an offer, and returns the session. From
 // claim on it has the worker's connection too, and ends both.
 func (h *Hub) session(v *visitor, req *ws.Request, id string) (run func(), err error) {
-	p, err := h.admit(req, sessionProtocol, seal.Backbone)
+	p, err := h.admit(v, req, sessionProtocol, seal.Backbone)
 	if err != nil {
 		return nil, err
 	}
