@@ -295,25 +295,25 @@ var attacks = []attack{
 		}
 		return nc
 	}},
-	{"frames without a mask in the lobby", "lobby", "", "worker left", func(h *hostile) net.Conn {
+	{"frames without a mask in the lobby", "lobby", "protocol", "worker left", func(h *hostile) net.Conn {
 		return say(h.guest(), string(frame([]byte("here"), false)))
 	}},
-	{"a frame of 2^62 bytes in the lobby", "lobby", "", "worker left", func(h *hostile) net.Conn {
+	{"a frame of 2^62 bytes in the lobby", "lobby", "size", "worker left", func(h *hostile) net.Conn {
 		return say(h.guest(), "\x82\xff\x40\x00\x00\x00\x00\x00\x00\x00\x01\x02\x03\x04"+string(attackNoise))
 	}},
-	{"frames after Close in the lobby", "lobby", "", "worker left", func(h *hostile) net.Conn {
+	{"frames after Close in the lobby", "lobby", "closed", "worker left", func(h *hostile) net.Conn {
 		nc := h.guest()
 		say(nc, "\x88\x82\x00\x00\x00\x00\x03\xe8")
 		pour(nc, afterEnd, 64<<20)
 		return nc
 	}},
-	{"64 MiB of one-byte fragments in the lobby", "lobby", "", "worker left", func(h *hostile) net.Conn {
+	{"64 MiB of one-byte fragments in the lobby", "lobby", "size", "worker left", func(h *hostile) net.Conn {
 		nc := h.guest()
 		say(nc, string(crumbs(0x02, 1)))
 		pour(nc, manyCrumbs, 7*64<<20)
 		return nc
 	}},
-	{"64 MiB of one-byte text fragments in the lobby", "lobby", "", "worker left", func(h *hostile) net.Conn {
+	{"64 MiB of one-byte text fragments in the lobby", "lobby", "size", "worker left", func(h *hostile) net.Conn {
 		nc := h.guest()
 		say(nc, string(crumbs(0x01, 1)))
 		pour(nc, manyCrumbs, 7*64<<20)
@@ -409,6 +409,7 @@ func (h *hostile) counted(a attack, many int) {
 		}
 	case "lobby":
 		until(t, "the lobby is empty", func() bool { return h.hub.Status().Waiting == 0 })
+		until(t, "all are counted", func() bool { return h.hub.Counts()["left_"+a.reason] == uint64(many) })
 		if n := strings.Count(h.log.String(), a.says); n != many {
 			t.Errorf("%d lines with %q, want %d", n, a.says, many)
 		}

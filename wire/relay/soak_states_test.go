@@ -83,7 +83,6 @@ type stage struct {
 	hubIn *accepted // the hub's sockets to the gateway
 	gate  *Gateway
 	at    string // address of gate
-	log   *logbook
 
 	worker net.Conn // the worker's socket
 	far    net.Conn // the socket at the other end of the last leg that there is; nil: no leg yet
