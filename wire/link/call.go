@@ -55,7 +55,7 @@ func (l *callList) pop() *call {
 	if c == nil {
 		return nil
 	}
-	l.head, c.next, c.waiting = c.next, nil, false
+	l.head, c.next = c.next, nil
 	if l.head == nil {
 		l.tail = nil
 	}
@@ -71,24 +71,49 @@ func (l *callList) remove(c *call) {
 		l.pop()
 		return
 	}
-	prev.next, c.next, c.waiting = c.next, nil, false
+	prev.next, c.next = c.next, nil
 	if l.tail == c {
 		l.tail = prev
 	}
 }
 
 // gate lets calls of one kind through while there is room for them on both sides: first come, first
-// served, so a large one is not passed by small ones for ever. Those that wait are bounded by the
-// goroutines that wait with them; nothing of theirs is copied.
+// served, so a large one is not passed by small ones for ever. At most maxWaiting wait; nothing of theirs
+// is copied, so they have no bytes to count.
 type gate struct {
 	calls, size, bound int // room
 
 	usedCalls, usedSize, usedBound int
 	waiting                        callList
+	waiters                        int // in waiting
 }
 
 func (g *gate) fits(c *call) bool {
 	return g.usedCalls < g.calls && g.usedSize+c.size <= g.size && g.usedBound+c.bound <= g.bound
+}
+
+// wait puts c behind those that wait.
+func (g *gate) wait(c *call) {
+	c.waiting = true
+	g.waiting.push(c)
+	g.waiters++
+}
+
+// next takes the first of those that wait; nil: none.
+func (g *gate) next() *call {
+	c := g.waiting.pop()
+	if c != nil {
+		c.waiting = false
+		g.waiters--
+	}
+	return c
+}
+
+// leave takes c, which waits, out.
+func (g *gate) leave(c *call) {
+	g.waiting.remove(c)
+	c.waiting = false
+	g.waiters--
 }
 
 func (g *gate) take(c *call) {
@@ -126,8 +151,7 @@ func (m *mux) do(ctx context.Context, w want) (result, error) {
 		return result{}, err
 	}
 	c := m.newCall(w)
-	c.waiting = true
-	g.waiting.push(c)
+	g.wait(c)
 	m.admit(g)
 	m.mu.Unlock()
 
@@ -152,6 +176,8 @@ func (m *mux) refusal(g *gate, w want) error {
 		return ErrDraining
 	case w.size > g.size:
 		return fmt.Errorf("%w: %d bytes to send, the worker takes %d", ErrTooBig, w.size, g.size)
+	case g.waiters == maxWaiting:
+		return fmt.Errorf("%w: %d calls wait for room at the peer", ErrBusy, g.waiters)
 	case w.bound > g.bound:
 		return fmt.Errorf("%w: the answer may have %d bytes, room is for %d", ErrTooBig, w.bound, g.bound)
 	}
@@ -188,7 +214,7 @@ func (m *mux) recycleLocked(c *call) {
 // admit lets calls through the gate. mu is held.
 func (m *mux) admit(g *gate) {
 	for c := g.waiting.head; c != nil && g.fits(c); c = g.waiting.head {
-		g.waiting.pop()
+		g.next()
 		g.take(c)
 		m.lastID++
 		c.id = m.lastID
@@ -240,7 +266,7 @@ func (m *mux) giveUp(c *call, err error) (result, error) {
 		}
 	case c.waiting:
 		g := &m.gates[kindOf(c.kind)]
-		g.waiting.remove(c)
+		g.leave(c)
 		m.recycleLocked(c)
 		m.admit(g)
 	case c.out.off == 0:

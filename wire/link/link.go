@@ -61,7 +61,7 @@ var (
 	ErrInternal = errors.New("link: fault of the peer")
 	// ErrCancelled: the other side gave the call up.
 	ErrCancelled = errors.New("link: call cancelled")
-	// ErrBusy: too many statements wait to be sent. Send it again later.
+	// ErrBusy: too many calls or statements wait to be sent. Try again later, or ask another executor.
 	ErrBusy = errors.New("link: too much waits to be sent")
 )
 
@@ -208,6 +208,7 @@ const (
 	farewellWait   = time.Second // the longest that a last word may take
 
 	maxReceipts = 16       // waiting to be sent
+	maxWaiting  = 1024     // calls of one kind waiting for room at the other side
 	maxQueued   = 32 << 20 // Options.queued unless a test says otherwise
 )
 

@@ -299,7 +299,7 @@ func (m *mux) goAway(g wire.GoAway, now time.Time) {
 	m.control(wire.TypeGoAway, 0, textFrame(b))
 	m.leave()
 	for k := range m.gates {
-		for c := m.gates[k].waiting.pop(); c != nil; c = m.gates[k].waiting.pop() {
+		for c := m.gates[k].next(); c != nil; c = m.gates[k].next() {
 			m.drop(c, ErrDraining)
 		}
 	}

@@ -4,10 +4,13 @@ package link
 
 import (
 	"context"
+	"crypto/aes"
+	"crypto/cipher"
 	"io"
 	"net"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,6 +24,7 @@ import (
 // WebSocket over loopback TCP, both ends in this process. It counts processor time of the process, so
 // that other processes matter little, by the bytes on the session and by end:
 //
+//	floor     loopback TCP and AES-GCM alone, in pieces of a chunk: less cannot be had
 //	bare      chunks written to and read from the inner session, without a session of this package
 //	slices    SliceData: a session's own cost, and no arithmetic
 //	dispatch  512 rows out and their partials back, packing included
@@ -29,6 +33,11 @@ import (
 // crypto/tls does.
 func BenchmarkSealedPath(b *testing.B) {
 	var bare float64 // allocations a chunk
+	b.Run("floor", func(b *testing.B) {
+		x, y := loopback(b)
+		measured(b, 0, func(n int) uint64 { return pump(b, encrypts{x, newGCM(b)}, encrypts{y, newGCM(b)}, n) })
+		_, _ = x.Close(), y.Close()
+	})
 	b.Run("bare", func(b *testing.B) {
 		x, y := sealedLoopback(b)
 		bare = measured(b, 0, func(n int) uint64 { return pump(b, x, y, n) })
@@ -36,9 +45,8 @@ func BenchmarkSealedPath(b *testing.B) {
 	})
 	b.Run("slices", func(b *testing.B) {
 		x, y := sealedLoopback(b)
-		data := make([]byte, wire.MaxSliceData)
-		source := func(_ context.Context, _ wire.Hash, offset uint64, dst []byte) (int, uint64, error) {
-			return copy(dst, data), 1 << 40, nil
+		source := func(_ context.Context, _ wire.Hash, _ uint64, dst []byte) (int, uint64, error) {
+			return len(dst), 1 << 40, nil
 		}
 		peers := make(chan SliceReader, 1)
 		w := Worker{
@@ -53,10 +61,14 @@ func BenchmarkSealedPath(b *testing.B) {
 			b.Fatal(err)
 		}
 		fetch := <-peers
+		var dsts [wire.MaxFetches][]byte
+		for g := range dsts {
+			dsts[g] = make([]byte, wire.MaxSliceData)
+		}
 		measured(b, bare, func(n int) uint64 {
 			before := r.Stats()
-			together(b, wire.MaxFetches, n, func() error {
-				_, _, err := fetch(context.Background(), wire.Hash{1}, 0, make([]byte, wire.MaxSliceData))
+			together(b, wire.MaxFetches, n, func(g int) error {
+				_, _, err := fetch(context.Background(), wire.Hash{1}, 0, dsts[g])
 				return err
 			})
 			return moved(r, before)
@@ -66,15 +78,11 @@ func BenchmarkSealedPath(b *testing.B) {
 	b.Run("dispatch", func(b *testing.B) {
 		x, y := sealedLoopback(b)
 		r := join(b, x, y, Worker{Experts: small13{}}, Options{}, Options{})
+		batch := newBatch(b, seeded(1), moe.Shape{Hidden: 3072, Format: moe.RowQ8K}, 512)
+		var outs [3]moe.Partials
 		measured(b, bare, func(n int) uint64 {
 			before := r.Stats()
-			batch := newBatch(b, seeded(1), moe.Shape{Hidden: 3072, Format: moe.RowQ8K}, 512)
-			outs := sync.Pool{New: func() any { return new(moe.Partials) }}
-			together(b, 3, n, func() error {
-				out := outs.Get().(*moe.Partials)
-				defer outs.Put(out)
-				return r.Forward(context.Background(), batch, out)
-			})
+			together(b, len(outs), n, func(g int) error { return r.Forward(context.Background(), batch, &outs[g]) })
 			return moved(r, before)
 		})
 		_ = r.end()
@@ -84,7 +92,56 @@ func BenchmarkSealedPath(b *testing.B) {
 // sealedLoopback is sealed without taps, which keep what they see.
 func sealedLoopback(b *testing.B) (backbone, worker net.Conn) {
 	x, y := loopback(b)
-	return sealedOver(b, x, y)
+	return sealedOver(b, counts{x}, counts{y})
+}
+
+// counts counts the reads and writes of a connection.
+type counts struct{ net.Conn }
+
+var reads, writes atomic.Int64
+
+func (c counts) Read(p []byte) (int, error) {
+	reads.Add(1)
+	return c.Conn.Read(p)
+}
+
+func (c counts) Write(p []byte) (int, error) {
+	writes.Add(1)
+	return c.Conn.Write(p)
+}
+
+// encrypts is a connection on which every Write is sealed in place, and what Read has read is opened, or
+// would be, were it one piece: it costs the same.
+type encrypts struct {
+	net.Conn
+	gcm cipher.AEAD
+}
+
+func newGCM(b *testing.B) cipher.AEAD {
+	block, err := aes.NewCipher(make([]byte, 16))
+	if err != nil {
+		b.Fatal(err)
+	}
+	gcm, err := cipher.NewGCM(block)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return gcm
+}
+
+var floorNonce [12]byte
+
+func (e encrypts) Write(p []byte) (int, error) {
+	e.gcm.Seal(p[:0], floorNonce[:], p[:len(p)-e.gcm.Overhead()], nil)
+	return e.Conn.Write(p)
+}
+
+func (e encrypts) Read(p []byte) (int, error) {
+	n, err := e.Conn.Read(p)
+	if n > e.gcm.Overhead() {
+		_, _ = e.gcm.Open(p[:0], floorNonce[:], p[:n], nil)
+	}
+	return n, err
 }
 
 // small13 answers with partials of 13 bits, as they are usual, and computes nothing: what its partials
@@ -108,12 +165,12 @@ func moved(r *rig, before Stats) uint64 {
 }
 
 // together runs do n times, on k goroutines.
-func together(b *testing.B, k, n int, do func() error) {
+func together(b *testing.B, k, n int, do func(g int) error) {
 	var group sync.WaitGroup
 	for g := range k {
 		group.Go(func() {
 			for i := g; i < n; i += k {
-				if err := do(); err != nil {
+				if err := do(g); err != nil {
 					b.Error(err)
 					return
 				}
@@ -156,6 +213,7 @@ func measured(b *testing.B, bare float64, do func(n int) uint64) float64 {
 	do(16)
 	var was, is runtime.MemStats
 	runtime.ReadMemStats(&was)
+	r, w := reads.Load(), writes.Load()
 	cpu := spent()
 	b.ResetTimer()
 	bytes := do(b.N)
@@ -167,6 +225,8 @@ func measured(b *testing.B, bare float64, do func(n int) uint64) float64 {
 	b.SetBytes(int64(bytes) / int64(b.N))
 	b.ReportMetric(cpu.Seconds()/(float64(bytes)/1e9)/2, "cpu-s/GB/end")
 	b.ReportMetric(allocs-bare, "allocs/chunk")
+	b.ReportMetric(float64(reads.Load()-r)/chunks, "reads/chunk")
+	b.ReportMetric(float64(writes.Load()-w)/chunks, "writes/chunk")
 	return allocs
 }
 
