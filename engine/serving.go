@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 
+	"kvasir/engine/batches"
 	"kvasir/engine/chat"
 	"kvasir/engine/grammar"
 	"kvasir/engine/sample"
@@ -102,6 +105,8 @@ type ServeNode struct {
 	Addr string // that it listens on
 
 	handler *serve.Handler
+	batches *batches.Store // nil: none
+	unlock  func()         // of their folder
 	l       net.Listener
 }
 
@@ -117,14 +122,56 @@ func NewServeNode(o ServeOptions) (*ServeNode, error) {
 		return nil, err
 	}
 	e := b.Engine()
-	return &ServeNode{
-		Backbone: b, Addr: l.Addr().String(), l: l,
+	n := &ServeNode{
+		Backbone: b, Addr: l.Addr().String(), l: l, unlock: func() {},
 		handler: serve.New(generator{e}, serve.Options{
 			Model: e.Name(), Log: o.Log,
 			// What waits costs little until it is its turn.
 			Requests: cmp.Or(o.Sequences, schedule.DefaultSequences) + schedule.DefaultWaiting,
 		}),
-	}, nil
+	}
+	if err := n.openBatches(o); err != nil {
+		n.close()
+		return nil, err
+	}
+	return n, nil
+}
+
+// openBatches goes on with the batch jobs of the home folder. Where another process has them, or there is no
+// folder, this one serves none.
+func (n *ServeNode) openBatches(o ServeOptions) error {
+	dir, err := o.Home.path("batches")
+	if errors.Is(err, ErrNoHome) {
+		return nil
+	}
+	if err == nil {
+		err = os.MkdirAll(dir, 0o700)
+	}
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := lockFile(f); err != nil {
+		_ = f.Close() // nothing was written
+		if errors.Is(err, errLocked) {
+			if o.Log != nil {
+				o.Log.Warn("batch jobs are served by another process of this home folder, and not by this one", "home", o.Home)
+			}
+			return nil
+		}
+		return err
+	}
+	n.unlock = func() { _ = f.Close() } // nor here
+	if n.batches, err = batches.Open(context.Background(), dir, batches.Options{Answerer: n.handler, Log: o.Log}); err != nil {
+		return err
+	}
+	h := batches.NewHandler(n.batches)
+	n.handler.Handle("/v1/files", h)
+	n.handler.Handle("/v1/batches", h)
+	return nil
 }
 
 // Model is the name of what is served.
@@ -152,5 +199,9 @@ func (n *ServeNode) Run(ctx context.Context) error {
 
 func (n *ServeNode) close() {
 	_ = n.l.Close() // served, it is closed already
+	if n.batches != nil {
+		_ = n.batches.Close() // its lines are computed again the next time
+	}
+	n.unlock()
 	n.Backbone.Close()
 }

@@ -19,9 +19,10 @@ type cli struct {
 	Verbose bool     `help:"Print statistics also where standard error is not a terminal." short:"v" group:"every"`
 	Usage   helpFlag `name:"help" help:"Print help." short:"h" group:"every"`
 
-	Demo demoCmd `cmd:"" help:"Run a whole swarm on this machine and compare it with local experts."`
-	Run  runCmd  `cmd:"" help:"Continue a text, or answer a question with --chat."`
-	Chat chatCmd `cmd:"" help:"Talk with a model."`
+	Demo  demoCmd  `cmd:"" help:"Run a whole swarm on this machine and compare it with local experts."`
+	Run   runCmd   `cmd:"" help:"Continue a text, or answer a question with --chat."`
+	Chat  chatCmd  `cmd:"" help:"Talk with a model."`
+	Batch batchCmd `cmd:"" help:"Answer files of requests."`
 	swarmCommands
 	Plan    planCmd    `cmd:"" help:"Say who would hold what in a swarm, and how fast it would be."`
 	Model   modelCmd   `cmd:"" help:"Look into model files, measure them, make them."`

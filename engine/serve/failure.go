@@ -47,6 +47,16 @@ func refuse(w http.ResponseWriter, f *failure) {
 	answer(w, f.status, f.body())
 }
 
+// Refuse answers with OpenAI's error object about a request that is wrong, or, from 500 on, could not be
+// answered. param may be empty.
+func Refuse(w http.ResponseWriter, status int, param, message string) {
+	f := invalid(status, param, "%s", message)
+	if status >= http.StatusInternalServerError {
+		f.Kind = "server_error"
+	}
+	refuse(w, f)
+}
+
 // busy is a request that may be sent again later.
 func busy(message string) *failure {
 	return &failure{

@@ -89,8 +89,8 @@ var (
 	}
 )
 
-// parse reads the body of a request.
-func (h *Handler) parse(body []byte, k kind) (*asked, *failure) {
+// parse reads the body of a request. draw is asked for a seed where one is needed and none is given.
+func (h *Handler) parse(body []byte, k kind, draw func() uint64) (*asked, *failure) {
 	a := &asked{}
 	a.request.Choices, a.request.Sampling = 1, sample.Defaults()
 	fields, f := object(body)
@@ -127,7 +127,7 @@ func (h *Handler) parse(body []byte, k kind) (*asked, *failure) {
 	case k == plainText && a.request.Tokens == 0:
 		a.request.Tokens = defaultTokens
 	}
-	a.complete(k)
+	a.complete(k, draw)
 	return a, nil
 }
 
@@ -149,11 +149,9 @@ func object(body []byte) (map[string]json.RawMessage, *failure) {
 }
 
 // complete makes the requests of what was read.
-func (a *asked) complete(k kind) {
+func (a *asked) complete(k kind, draw func() uint64) {
 	if s := &a.request.Sampling; s.Temperature > 0 && !a.seeded {
-		var b [8]byte
-		_, _ = rand.Read(b[:]) // never returns an error
-		s.Seed = binary.LittleEndian.Uint64(b[:])
+		s.Seed = draw()
 	}
 	if a.none {
 		a.request.Template.Tools = nil
@@ -167,6 +165,12 @@ func (a *asked) complete(k kind) {
 		r.Prompt = p
 		a.requests = append(a.requests, r)
 	}
+}
+
+func randomSeed() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never returns an error
+	return binary.LittleEndian.Uint64(b[:])
 }
 
 func (h *Handler) param(a *asked, own map[string]param, name string, raw json.RawMessage) *failure {

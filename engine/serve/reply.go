@@ -16,6 +16,7 @@ type reply struct {
 	ask     *asked
 	id      string
 	created int64
+	callID  func(choice, n int) string
 	choices []*choiceState // of the first prompt, then of the second …
 }
 
@@ -155,11 +156,11 @@ func (a *reply) take(p Piece) []delta {
 	return list
 }
 
-// newCall gives a call its id and its place among those of its choice.
-func (c *choiceState) newCall(call *chat.ToolCall) wireCall {
-	w := wireCall{ID: randomID("call_"), Type: "function", Function: wireFunction{call.Name, call.Arguments}}
+// newCall gives a call of a choice its id.
+func (a *reply) newCall(choice int, call *chat.ToolCall) wireCall {
+	c := a.choices[choice]
 	c.calls++
-	return w
+	return wireCall{ID: "call_" + a.callID(choice, c.calls), Type: "function", Function: wireFunction{call.Name, call.Arguments}}
 }
 
 // finish says why a choice ended.

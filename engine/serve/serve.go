@@ -156,6 +156,13 @@ func New(g Generator, o Options) *Handler {
 	return h
 }
 
+// Handle has other answer what comes to paths that begin with prefix, such as /v1/files. It is to be called
+// before the first request.
+func (h *Handler) Handle(prefix string, other http.Handler) {
+	h.mux.Handle(prefix, other)
+	h.mux.Handle(prefix+"/", other)
+}
+
 // ServeHTTP is http.Handler's.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if _, pattern := h.mux.Handler(r); pattern == "" {
@@ -235,58 +242,34 @@ func (h *Handler) complete(w http.ResponseWriter, r *http.Request, k kind) {
 
 // newReply reads a request. It returns nil and why it is refused, or nil twice where ctx has ended.
 func (h *Handler) newReply(ctx context.Context, body []byte, k kind) (*reply, *failure) {
-	ask, f := h.parse(body, k)
+	ask, f := h.parse(body, k, randomSeed)
 	if f != nil {
 		return nil, f
 	}
-	a := &reply{h: h, kind: k, ask: ask, id: newID(k), created: h.o.Now().Unix()}
+	a := &reply{h: h, kind: k, ask: ask, id: newID(k), created: h.o.Now().Unix(), callID: func(int, int) string { return randomID() }}
 	if err := a.prepare(); err != nil {
 		return nil, h.failed(ctx, err)
 	}
 	return a, nil
 }
 
-// Answer answers a request of a batch job: one to POST at path, with the body given, that nobody waits for.
-// It is not counted among Options.Requests, and gives way to those that are. Its status is 0 when ctx has
-// ended.
-func (h *Handler) Answer(ctx context.Context, path string, body []byte) (status int, out []byte) {
-	k, ok := map[string]kind{"/v1/completions": plainText, "/v1/chat/completions": chatText}[path]
-	if !ok {
-		f := invalid(http.StatusNotFound, "", "POST %.100s is not answered here", path)
-		return f.status, encode(f.body())
-	}
-	a, f := h.newReply(ctx, body, k)
-	if a != nil && a.ask.stream {
-		a, f = nil, unsupported("stream", "stream: a batch has no streams: leave it out")
-	}
-	var o completion
-	if a != nil {
-		for i := range a.ask.requests {
-			a.ask.requests[i].Batch = true
-		}
-		o, f = a.whole(ctx)
-	}
-	switch {
-	case ctx.Err() != nil:
-		return 0, nil
-	case f != nil:
-		return f.status, encode(f.body())
-	}
-	return http.StatusOK, encode(o)
-}
+func newID(k kind) string { return k.prefix() + randomID() }
 
-func newID(k kind) string {
+func (k kind) prefix() string {
 	if k == chatText {
-		return randomID("chatcmpl-")
+		return "chatcmpl-"
 	}
-	return randomID("cmpl-")
+	return "cmpl-"
 }
 
-func randomID(prefix string) string {
+func randomID() string {
 	var b [12]byte
 	_, _ = rand.Read(b[:]) // never returns an error
-	return prefix + hex.EncodeToString(b[:])
+	return hex.EncodeToString(b[:])
 }
+
+// WriteJSON answers with v. Whoever asked may have gone.
+func WriteJSON(w http.ResponseWriter, status int, v any) { answer(w, status, v) }
 
 // answer writes v as JSON. Whoever asked may have gone.
 func answer(w http.ResponseWriter, status int, v any) {

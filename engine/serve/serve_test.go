@@ -467,7 +467,7 @@ func FuzzParse(f *testing.F) {
 		if isChat {
 			k = chatText
 		}
-		a, failed := h.parse(body, k)
+		a, failed := h.parse(body, k, randomSeed)
 		if failed == nil && (a.request.Tokens < 0 || len(a.requests) == 0 || len(a.requests)*a.request.Choices > maxPrompts ||
 			isChat && len(a.requests[0].Messages) == 0) {
 			t.Errorf("%q: %+v", body, a)
@@ -479,7 +479,7 @@ func TestLinesOfBatchesAreAnsweredAside(t *testing.T) {
 	f := &fake{got: make(chan Request, 1)}
 	h := New(f, Options{Model: "tiny", Requests: 1})
 	h.places <- struct{}{} // full: lines do not count
-	status, out := h.Answer(t.Context(), "/v1/chat/completions", []byte(`{"messages":[{"role":"user","content":"x"}]}`))
+	status, out := h.Answer(t.Context(), "/v1/chat/completions", []byte(`{"messages":[{"role":"user","content":"x"}]}`), Stamp{})
 	if status != http.StatusOK || !strings.Contains(string(out), `"content":"user:x"`) || !(<-f.got).Batch {
 		t.Errorf("status %d: %s", status, out)
 	}
@@ -492,14 +492,36 @@ func TestLinesOfBatchesAreAnsweredAside(t *testing.T) {
 		{"/v1/completions", `{"prompt":"x","n":0}`, `"param":"n"`, http.StatusBadRequest},
 		{"/v1/chat/completions", `{"messages":[{"role":"user","content":"refused"}]}`, "not like this", http.StatusBadRequest},
 	} {
-		if status, out := h.Answer(t.Context(), c.path, []byte(c.body)); status != c.status || !strings.Contains(string(out), c.want) {
+		if status, out := h.Answer(t.Context(), c.path, []byte(c.body), Stamp{}); status != c.status || !strings.Contains(string(out), c.want) {
 			t.Errorf("%s of %s: status %d, %s; want %d and %s", c.path, c.body, status, out, c.status, c.want)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	f.hold, f.gone = make(chan struct{}), make(chan struct{})
-	if status, out := h.Answer(ctx, "/v1/completions", []byte(`{"prompt":"x"}`)); status != 0 || out != nil {
+	if status, out := h.Answer(ctx, "/v1/completions", []byte(`{"prompt":"x"}`), Stamp{}); status != 0 || out != nil {
 		t.Errorf("after the end of its context: %d, %s", status, out)
+	}
+}
+
+func TestAnswersWithAStampAreTheSameBytes(t *testing.T) {
+	f := &fake{say: calling, got: make(chan Request, 4)}
+	h := New(f, Options{Model: "tiny"})
+	body := []byte(strings.Replace(withTools, "{", `{"temperature":1,`, 1) + `}`)
+	at := time.Unix(1_800_000_000, 0)
+	_, one := h.Answer(t.Context(), "/v1/chat/completions", body, NewStamp(at, []byte("a"), []byte("b")))
+	_, two := h.Answer(t.Context(), "/v1/chat/completions", body, NewStamp(at, []byte("a"), []byte("b")))
+	_, other := h.Answer(t.Context(), "/v1/chat/completions", body, NewStamp(at, []byte("ab")))
+	if string(one) != string(two) || string(one) == string(other) || !strings.Contains(string(one), `"created":1800000000`) {
+		t.Errorf("%s\n%s\n%s", one, two, other)
+	}
+	if a, b, c := <-f.got, <-f.got, <-f.got; a.Sampling.Seed != b.Sampling.Seed || a.Sampling.Seed == c.Sampling.Seed {
+		t.Errorf("seeds %d, %d and %d, want the first two alike", a.Sampling.Seed, b.Sampling.Seed, c.Sampling.Seed)
+	}
+	if p := h.Check("/v1/chat/completions", body); p != nil {
+		t.Errorf("Check: %+v", p)
+	}
+	if p := h.Check("/v1/completions", []byte(`{"prompt":"x","n":0}`)); p == nil || p.Param != "n" {
+		t.Errorf("Check: %+v, want what is wrong with n", p)
 	}
 }

@@ -119,7 +119,7 @@ func (s *stream) piece(p Piece) error {
 			c.Text = &d.text
 		case d.call != nil:
 			n := state.calls
-			call := state.newCall(d.call)
+			call := s.newCall(p.Choice, d.call)
 			call.Index = &n
 			c.Delta = &turn{Calls: []wireCall{call}}
 		case d.reasoning != "":

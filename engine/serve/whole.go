@@ -21,7 +21,7 @@ func (a *reply) whole(ctx context.Context) (o completion, f *failure) {
 			c.text.WriteString(d.text)
 			c.reasoning.WriteString(d.reasoning)
 			if d.call != nil {
-				c.calls = append(c.calls, a.choices[p.Choice].newCall(d.call))
+				c.calls = append(c.calls, a.newCall(p.Choice, d.call))
 			}
 		}
 		if p.End != nil {

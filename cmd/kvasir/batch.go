@@ -1,0 +1,379 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+
+	"kvasir/engine"
+	"kvasir/engine/batches"
+)
+
+// batchCmd are the commands of batch jobs.
+type batchCmd struct {
+	Run    batchRunCmd    `cmd:"" help:"Answer a file of requests, without a server."`
+	Submit batchSubmitCmd `cmd:"" help:"Hand a file of requests to a server."`
+	Status batchStatusCmd `cmd:"" help:"Print how batches stand."`
+	Watch  batchWatchCmd  `cmd:"" help:"Follow a batch until it has ended."`
+	Fetch  batchFetchCmd  `cmd:"" help:"Write the answers of a batch to a file."`
+	Cancel batchCancelCmd `cmd:"" help:"End a batch; what is done stays."`
+}
+
+// Help is printed by kvasir batch --help.
+func (batchCmd) Help() string {
+	return `A file has one request a line, as OpenAI's batches have them:
+
+    {"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": {"prompt": "Once"}}
+
+The whole file is checked before anything is computed. Answers come in the order of the lines, each with its custom_id. What was interrupted goes on with the lines that have no answer yet.
+
+Examples:
+
+    kvasir batch run questions.jsonl -o answers.jsonl
+    kvasir batch submit questions.jsonl
+    kvasir batch watch BATCH`
+}
+
+type batchRunCmd struct {
+	Input  string `arg:"" help:"File of requests, one a line." placeholder:"FILE"`
+	Output string `short:"o" required:"" help:"File for the answers." placeholder:"FILE"`
+	Errors string `help:"File for the lines that failed (default: --output with .errors behind)." placeholder:"FILE"`
+	generatorFlags
+	jsonFlag
+}
+
+// batchState is what the commands print of a batch with --json: OpenAI's object, as far as it goes.
+type batchState struct {
+	ID     string `json:"id"`
+	Status string `json:"status"`
+	Counts struct {
+		Total     int `json:"total"`
+		Completed int `json:"completed"`
+		Failed    int `json:"failed"`
+	} `json:"request_counts"`
+	Created   int64   `json:"created_at"`
+	Output    *string `json:"output_file_id,omitempty"`
+	ErrorFile *string `json:"error_file_id,omitempty"`
+	Errors    *struct {
+		Data []batches.LineError `json:"data"`
+	} `json:"errors,omitempty"`
+}
+
+// done reports whether the batch has ended.
+func (b *batchState) done() bool {
+	return b.Status != batches.InProgress && b.Status != batches.Finalizing
+}
+
+// Run answers a file here.
+func (c *batchRunCmd) Run(ctx context.Context, a *app) error {
+	if c.Errors == "" {
+		c.Errors = c.Output + ".errors"
+	}
+	b, err := c.open(ctx, a)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	p := newBatchProgress(a)
+	job, err := b.Engine().RunBatch(ctx, engine.BatchRun{Input: c.Input, Output: c.Output, Errors: c.Errors, Progress: func(b *batches.Batch) {
+		p.show(b.Total, b.Completed, b.Failed)
+	}})
+	p.end()
+	switch {
+	case errors.Is(err, engine.ErrLines):
+		return wrongLines(c.Input, job.Validation)
+	case err != nil && ctx.Err() != nil:
+		return fmt.Errorf("%w; the same command goes on where this one ended", err)
+	case err != nil:
+		return err
+	}
+	if c.JSON {
+		var s batchState
+		s.ID, s.Status = job.ID, job.Status
+		s.Counts.Total, s.Counts.Completed, s.Counts.Failed = job.Total, job.Completed, job.Failed
+		return a.stdout.printJSON(s)
+	}
+	a.stdout.printf("%d lines answered, in %s\n", job.Completed, c.Output)
+	if job.Failed > 0 {
+		a.stdout.printf("%d lines failed, in %s\n", job.Failed, c.Errors)
+	}
+	return nil
+}
+
+// wrongLines says what is wrong with a file: all of it is in the message, one line, the first ones in full.
+func wrongLines(name string, list []batches.LineError) error {
+	const few = 3
+	var parts []string
+	for i, l := range list {
+		if i == few {
+			parts = append(parts, fmt.Sprintf("and %d more", len(list)-few))
+			break
+		}
+		if l.Line == 0 {
+			parts = append(parts, l.Message)
+		} else {
+			parts = append(parts, fmt.Sprintf("line %d: %s", l.Line, l.Message))
+		}
+	}
+	return fmt.Errorf("%s: %w: %s", name, engine.ErrLines, strings.Join(parts, "; "))
+}
+
+// batchProgress shows how far a batch is, on a terminal.
+type batchProgress struct {
+	a   *app
+	bar *progressbar.ProgressBar
+}
+
+func newBatchProgress(a *app) *batchProgress { return &batchProgress{a: a} }
+
+func (p *batchProgress) show(total, completed, failed int) {
+	if !p.a.stderr.terminal || total == 0 {
+		return
+	}
+	if p.bar == nil {
+		p.bar = progressbar.NewOptions(total, progressbar.OptionSetWriter(p.a.stderr), progressbar.OptionSetWidth(30),
+			progressbar.OptionShowCount(), progressbar.OptionShowIts(), progressbar.OptionSetItsString("lines"),
+			progressbar.OptionSetPredictTime(true), progressbar.OptionClearOnFinish())
+	}
+	p.bar.Describe(fmt.Sprintf("%d failed", failed))
+	_ = p.bar.Set(min(completed+failed, total-1)) // what a bar cannot show is nobody's loss
+}
+
+func (p *batchProgress) end() {
+	if p.bar != nil {
+		_ = p.bar.Finish()
+	}
+}
+
+// serverFlags say where batches are served.
+type serverFlags struct {
+	Server string `help:"Address of the server (default ${default})." placeholder:"URL" default:"http://127.0.0.1:8080"`
+	jsonFlag
+}
+
+// call asks the server and decodes its answer into out; nil leaves the answer's body to the caller.
+func (f *serverFlags) call(ctx context.Context, method, path, kind string, body io.Reader, out any) (io.ReadCloser, error) {
+	u, err := url.Parse(f.Server)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, usagef("--server: want http://HOST:PORT, got %q", f.Server)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(u.String(), "/")+"/v1/"+path, body)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", kind)
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("no server answers at %s: is kvasir serve running? (%w)", f.Server, err)
+	}
+	if res.StatusCode == http.StatusOK && out == nil {
+		return res.Body, nil
+	}
+	text, err := io.ReadAll(io.LimitReader(res.Body, 16<<20))
+	if err = errors.Join(err, res.Body.Close()); err != nil {
+		return nil, err
+	}
+	if res.StatusCode != http.StatusOK {
+		var e struct {
+			Error struct{ Message string }
+		}
+		if json.Unmarshal(text, &e) != nil || e.Error.Message == "" {
+			e.Error.Message = res.Status
+		}
+		return nil, fmt.Errorf("%s answers: %s", f.Server, e.Error.Message)
+	}
+	if err := json.Unmarshal(text, out); err != nil {
+		return nil, fmt.Errorf("%s does not answer as a server of batches does: %w", f.Server, err)
+	}
+	return nil, nil
+}
+
+func (f *serverFlags) get(ctx context.Context, id string) (b batchState, err error) {
+	_, err = f.call(ctx, http.MethodGet, "batches/"+url.PathEscape(id), "", nil, &b)
+	return b, err
+}
+
+// print prints a batch as it stands.
+func (f *serverFlags) print(a *app, b *batchState) error {
+	if f.JSON {
+		return a.stdout.printJSON(b)
+	}
+	a.stdout.printf("%s  %-12s %d of %d lines, %d failed\n", b.ID, b.Status, b.Counts.Completed+b.Counts.Failed, b.Counts.Total, b.Counts.Failed)
+	return nil
+}
+
+type batchSubmitCmd struct {
+	Input    string `arg:"" help:"File of requests, one a line." placeholder:"FILE"`
+	Endpoint string `help:"What the requests are for (default ${default})." placeholder:"PATH" default:"/v1/chat/completions" enum:"/v1/chat/completions,/v1/completions"`
+	serverFlags
+}
+
+// Run uploads a file and begins a batch.
+func (c *batchSubmitCmd) Run(ctx context.Context, a *app) error {
+	f, err := os.Open(c.Input)
+	if err != nil {
+		return err
+	}
+	defer f.Close() //nolint:errcheck // it is only read
+	r, w := io.Pipe()
+	form := multipart.NewWriter(w)
+	go func() { // ends with the file, or with the request
+		err := form.WriteField("purpose", "batch")
+		if err == nil {
+			var part io.Writer
+			if part, err = form.CreateFormFile("file", filepath.Base(c.Input)); err == nil {
+				_, err = io.Copy(part, f)
+			}
+		}
+		w.CloseWithError(errors.Join(err, form.Close()))
+	}()
+	var file struct {
+		ID string `json:"id"`
+	}
+	_, err = c.call(ctx, http.MethodPost, "files", form.FormDataContentType(), r, &file)
+	_ = r.Close() // what was not read of it is not needed
+	if err != nil {
+		return err
+	}
+	body, err := json.Marshal(map[string]string{"input_file_id": file.ID, "endpoint": c.Endpoint, "completion_window": "24h"})
+	if err != nil {
+		return err
+	}
+	var b batchState
+	if _, err := c.call(ctx, http.MethodPost, "batches", "application/json", bytes.NewReader(body), &b); err != nil {
+		return err
+	}
+	if b.Status == batches.Failed && b.Errors != nil {
+		return wrongLines(c.Input, b.Errors.Data)
+	}
+	return c.print(a, &b)
+}
+
+type batchStatusCmd struct {
+	ID string `arg:"" optional:"" help:"The batch; without it, the newest ones." placeholder:"BATCH"`
+	serverFlags
+}
+
+// Run prints how batches stand.
+func (c *batchStatusCmd) Run(ctx context.Context, a *app) error {
+	if c.ID != "" {
+		b, err := c.get(ctx, c.ID)
+		if err != nil {
+			return err
+		}
+		return c.print(a, &b)
+	}
+	var list struct {
+		Data []batchState `json:"data"`
+	}
+	if _, err := c.call(ctx, http.MethodGet, "batches", "", nil, &list); err != nil {
+		return err
+	}
+	if c.JSON {
+		return a.stdout.printJSON(list.Data)
+	}
+	if len(list.Data) == 0 {
+		a.stdout.printf("There are no batches.\n")
+	}
+	for i := range list.Data {
+		if err := c.print(a, &list.Data[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type batchWatchCmd struct {
+	ID string `arg:"" help:"The batch." placeholder:"BATCH"`
+	serverFlags
+}
+
+// Run follows a batch.
+func (c *batchWatchCmd) Run(ctx context.Context, a *app) error {
+	p := newBatchProgress(a)
+	defer p.end()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		b, err := c.get(ctx, c.ID)
+		if err != nil {
+			return err
+		}
+		p.show(b.Counts.Total, b.Counts.Completed, b.Counts.Failed)
+		if b.done() {
+			p.end()
+			return c.print(a, &b)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+type batchFetchCmd struct {
+	ID     string `arg:"" help:"The batch." placeholder:"BATCH"`
+	Output string `short:"o" help:"File for the answers. Default: standard output." placeholder:"FILE"`
+	Failed bool   `help:"The lines that failed, in the place of the answers."`
+	serverFlags
+}
+
+// Run writes the answers of a batch.
+func (c *batchFetchCmd) Run(ctx context.Context, a *app) error {
+	b, err := c.get(ctx, c.ID)
+	if err != nil {
+		return err
+	}
+	file, what := b.Output, "answers"
+	if c.Failed {
+		file, what = b.ErrorFile, "lines that failed"
+	}
+	switch {
+	case !b.done():
+		return fmt.Errorf("%s is %s: wait for it with kvasir batch watch %s", b.ID, b.Status, b.ID)
+	case file == nil:
+		return fmt.Errorf("%s has no %s", b.ID, what)
+	}
+	body, err := c.call(ctx, http.MethodGet, "files/"+url.PathEscape(*file)+"/content", "", nil, nil)
+	if err != nil {
+		return err
+	}
+	defer body.Close() //nolint:errcheck // it is only read
+	if c.Output == "" {
+		_, err = io.Copy(a.stdout, body)
+		return err
+	}
+	out, err := os.Create(c.Output)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, body)
+	return errors.Join(err, out.Close())
+}
+
+type batchCancelCmd struct {
+	ID string `arg:"" help:"The batch." placeholder:"BATCH"`
+	serverFlags
+}
+
+// Run ends a batch.
+func (c *batchCancelCmd) Run(ctx context.Context, a *app) error {
+	var b batchState
+	if _, err := c.call(ctx, http.MethodPost, "batches/"+url.PathEscape(c.ID)+"/cancel", "application/json", nil, &b); err != nil {
+		return err
+	}
+	return c.print(a, &b)
+}

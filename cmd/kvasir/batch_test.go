@@ -1,0 +1,119 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// requests is a file of n requests, and one that fails.
+func requests(n int) []byte {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `{"custom_id":"line %d","method":"POST","url":"/v1/completions","body":{"prompt":"The number %d is","max_tokens":4,"temperature":0.5}}`+"\n", i, i)
+	}
+	b.WriteString(`{"custom_id":"empty","method":"POST","url":"/v1/completions","body":{"prompt":""}}` + "\n")
+	return []byte(b.String())
+}
+
+var createdAt = regexp.MustCompile(`"created":\d+`)
+
+// answerFile reads a file of answers, but for when they were made.
+func answerFile(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return createdAt.ReplaceAllString(string(text), "")
+}
+
+func TestBatchGoesOnWhereItWasKilled(t *testing.T) {
+	t.Parallel()
+	dir, home := t.TempDir(), t.TempDir()
+	const lines = 300
+	in := filepath.Join(dir, "in.jsonl")
+	if err := os.WriteFile(in, requests(lines), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	whole, cut := filepath.Join(dir, "whole.jsonl"), filepath.Join(dir, "cut.jsonl")
+	o := kvasir(t, "batch", "run", in, "-o", whole, "--home", home).wantDone(t)
+	if !strings.Contains(o.stdout, fmt.Sprintf("%d lines answered", lines)) || !strings.Contains(o.stdout, "1 lines failed") {
+		t.Errorf("printed %q", o.stdout)
+	}
+	for range 3 {
+		cmd := call{args: []string{"batch", "run", in, "-o", cut, "--home", home}}.command(t)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		awaitAnswers(t, filepath.Join(cut+".part", "batches.db-wal"))
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+	}
+	kvasir(t, "batch", "run", in, "-o", cut, "--home", home).wantDone(t)
+	if got, want := answerFile(t, cut), answerFile(t, whole); got != want || strings.Count(got, "\n") != lines {
+		t.Errorf("%d answers differ from those of an undisturbed run:\n%.400s\n%.400s", strings.Count(got, "\n"), got, want)
+	}
+	if got := answerFile(t, cut+".errors"); !strings.Contains(got, `"custom_id":"empty"`) || strings.Count(got, "\n") != 1 {
+		t.Errorf("errors %q", got)
+	}
+	if _, err := os.Stat(cut + ".part"); err == nil {
+		t.Error("the folder of the run is still there")
+	}
+}
+
+// awaitAnswers returns when a database has been written to.
+func awaitAnswers(t *testing.T, wal string) {
+	t.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if s, err := os.Stat(wal); err == nil && s.Size() > 300<<10 {
+			return
+		}
+	}
+	t.Fatal("nothing was written")
+}
+
+func TestBatchesOfAServer(t *testing.T) {
+	t.Parallel()
+	in := writeFile(t, "in.jsonl", requests(20))
+	var ready serveReady
+	p := launch(t, t.TempDir(), &ready, "serve", "--listen", "127.0.0.1:0")
+	server := "--server=" + strings.TrimSuffix(ready.URL, "/v1")
+	var b batchState
+	kvasir(t, "batch", "submit", in, "--endpoint=/v1/completions", server, "--json").wantDone(t).object(t, &b)
+	if b.Counts.Total != 21 {
+		t.Errorf("%+v", b)
+	}
+	kvasir(t, "batch", "watch", b.ID, server, "--json").wantDone(t).object(t, &b)
+	if b.Status != "completed" || b.Counts.Completed != 20 || b.Counts.Failed != 1 {
+		t.Errorf("%+v", b)
+	}
+	o := kvasir(t, "batch", "fetch", b.ID, server).wantDone(t)
+	if strings.Count(o.stdout, `"status_code":200`) != 20 {
+		t.Errorf("fetched %q", o.stdout)
+	}
+	if o = kvasir(t, "batch", "status", server).wantDone(t); !strings.Contains(o.stdout, b.ID) {
+		t.Errorf("printed %q", o.stdout)
+	}
+	kvasir(t, "batch", "cancel", b.ID, server).wantFailure(t, statusFailed, "has ended")
+	kvasir(t, "batch", "status", "batch_x", server).wantFailure(t, statusFailed, "not found")
+	p.stop()
+}
+
+func TestBatchSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	bad := writeFile(t, "bad.jsonl", []byte("{\"custom_id\":\"a\"\n[]\n{}\n1\n2\n"))
+	out := filepath.Join(t.TempDir(), "out.jsonl")
+	kvasir(t, "batch", "run", bad, "-o", out).wantFailure(t, statusFailed, "line 1: the line is not JSON", "and 2 more")
+	if _, err := os.Stat(out + ".part"); err == nil {
+		t.Error("a folder is left of a run that was refused")
+	}
+	kvasir(t, "batch", "run", filepath.Join(t.TempDir(), "nothing"), "-o", out).wantFailure(t, statusFailed, "nothing")
+	kvasir(t, "batch", "run", bad).wantFailure(t, statusUsage, "--output")
+	kvasir(t, "batch", "status", "--server=ftp://x").wantFailure(t, statusUsage, "--server")
+	kvasir(t, "batch", "status", "--server=http://127.0.0.1:1").wantFailure(t, statusFailed, "kvasir serve")
+}

@@ -1,0 +1,168 @@
+package batches
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/riverqueue/river"
+)
+
+// Create begins a batch over a file. One whose lines are not right is recorded as Failed, with what is
+// wrong with them, and costs nothing.
+func (s *Store) Create(ctx context.Context, input, endpoint string, metadata map[string]string) (*Batch, error) {
+	f, err := s.Content(ctx, input)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // it is only read
+	lines, bad, err := checkLines(f, endpoint, s.o.Answerer)
+	if err != nil {
+		return nil, fmt.Errorf("batches: %w", err)
+	}
+	b := &Batch{
+		ID: newID("batch_"), Input: input, Endpoint: endpoint, Metadata: metadata, Status: InProgress,
+		Created: s.now(), Total: len(lines), Validation: bad,
+	}
+	b.Expires = b.Created.Add(Window)
+	if len(bad) > 0 {
+		b.Status, b.Ended, b.Total, lines = Failed, b.Created, 0, nil
+	}
+	err = s.inTx(ctx, func(tx *sql.Tx) error {
+		if err := insertBatch(ctx, tx, b); err != nil {
+			return err
+		}
+		if err := insertLines(ctx, tx, b.ID, lines); err != nil {
+			return err
+		}
+		if len(lines) == 0 {
+			return nil
+		}
+		return s.insertGroups(ctx, tx, b.ID, lines)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+func insertBatch(ctx context.Context, tx *sql.Tx, b *Batch) error {
+	metadata, err := json.Marshal(b.Metadata)
+	if err != nil {
+		return fmt.Errorf("batches: %w", err)
+	}
+	wrong, err := json.Marshal(b.Validation)
+	if err != nil {
+		return fmt.Errorf("batches: %w", err)
+	}
+	_, err = tx.ExecContext(ctx, `INSERT INTO batches (id, number, input, endpoint, metadata, status, created, expires, ended, total, errors)
+		VALUES (?, (SELECT coalesce(max(number), 0) + 1 FROM batches), ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		b.ID, b.Input, b.Endpoint, string(metadata), b.Status, b.Created.Unix(), b.Expires.Unix(), unix(b.Ended), b.Total, string(wrong))
+	if err != nil {
+		return fmt.Errorf("batches: %w", err)
+	}
+	return nil
+}
+
+func unix(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.Unix()
+}
+
+func insertLines(ctx context.Context, tx *sql.Tx, batch string, lines []place) error {
+	st, err := tx.PrepareContext(ctx, "INSERT INTO lines (batch, line, custom_id, start, length) VALUES (?, ?, ?, ?, ?)")
+	if err != nil {
+		return fmt.Errorf("batches: %w", err)
+	}
+	defer st.Close() //nolint:errcheck // the transaction's end tells
+	for _, l := range lines {
+		if _, err := st.ExecContext(ctx, batch, l.line, l.id, l.start, l.length); err != nil {
+			return fmt.Errorf("batches: %w", err)
+		}
+	}
+	return nil
+}
+
+func (s *Store) insertGroups(ctx context.Context, tx *sql.Tx, batch string, lines []place) error {
+	var jobs []river.InsertManyParams
+	for lo := 0; lo < len(lines); lo += groupLines {
+		hi := min(lo+groupLines, len(lines))
+		jobs = append(jobs, river.InsertManyParams{Args: groupArgs{batch, lines[lo].line, lines[hi-1].line}})
+	}
+	for lo := 0; lo < len(jobs); lo += 100 { // a statement takes so many values
+		if _, err := s.queue.InsertManyTx(ctx, tx, jobs[lo:min(lo+100, len(jobs))]); err != nil {
+			return fmt.Errorf("batches: %w", err)
+		}
+	}
+	return nil
+}
+
+// Batch returns a batch as it stands.
+func (s *Store) Batch(ctx context.Context, id string) (*Batch, error) {
+	list, err := s.batches(ctx, "WHERE id = ?", id)
+	if err == nil && len(list) == 0 {
+		err = fmt.Errorf("%w: batch %.100q", ErrNotFound, id)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return list[0], nil
+}
+
+// Batches returns up to limit batches, the newest first, those older than after; empty: from the newest on.
+func (s *Store) Batches(ctx context.Context, after string, limit int) ([]*Batch, error) {
+	return s.batches(ctx, `WHERE ? = '' OR number < (SELECT number FROM batches WHERE id = ?)
+		ORDER BY number DESC LIMIT ?`, after, after, limit)
+}
+
+func (s *Store) batches(ctx context.Context, where string, args ...any) (list []*Batch, err error) {
+	rows, err := s.db.QueryContext(ctx, `SELECT id, input, endpoint, metadata, status, created, expires, ended, total, completed,
+		failed, output, error_file, errors FROM batches `+where, args...)
+	if err != nil {
+		return nil, fmt.Errorf("batches: %w", err)
+	}
+	defer rows.Close() //nolint:errcheck // Err tells
+	for rows.Next() {
+		b := &Batch{}
+		var metadata, wrong string
+		var created, expires, ended int64
+		if err := rows.Scan(&b.ID, &b.Input, &b.Endpoint, &metadata, &b.Status, &created, &expires, &ended, &b.Total, &b.Completed,
+			&b.Failed, &b.Output, &b.ErrorFile, &wrong); err != nil {
+			return nil, fmt.Errorf("batches: %w", err)
+		}
+		b.Created, b.Expires = time.Unix(created, 0), time.Unix(expires, 0)
+		if ended != 0 {
+			b.Ended = time.Unix(ended, 0)
+		}
+		if err := json.Unmarshal([]byte(metadata), &b.Metadata); err != nil {
+			return nil, fmt.Errorf("batches: metadata of %s: %w", b.ID, err)
+		}
+		if err := json.Unmarshal([]byte(wrong), &b.Validation); err != nil {
+			return nil, fmt.Errorf("batches: errors of %s: %w", b.ID, err)
+		}
+		list = append(list, b)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("batches: %w", err)
+	}
+	return list, nil
+}
+
+// Cancel ends a batch. What is done stays, and is in its output.
+func (s *Store) Cancel(ctx context.Context, id string) (*Batch, error) {
+	b, err := s.Batch(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if b.Done() {
+		return b, fmt.Errorf("%w: it is %s", ErrEnded, b.Status)
+	}
+	if err := s.end(ctx, id, Cancelled); err != nil {
+		return nil, err
+	}
+	return s.Batch(ctx, id)
+}

@@ -1,0 +1,138 @@
+package batches
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/option"
+)
+
+func TestOpenAIsClientUploadsAndFetches(t *testing.T) {
+	s := openStore(t, t.TempDir(), newEcho(), fixed)
+	defer closeStore(t, s)
+	server := httptest.NewServer(NewHandler(s))
+	defer server.Close()
+	c := openai.NewClient(option.WithBaseURL(server.URL+"/v1"), option.WithAPIKey("none"), option.WithMaxRetries(0),
+		option.WithHTTPClient(server.Client()))
+	ctx := t.Context()
+	f, err := c.Files.New(ctx, openai.FileNewParams{
+		File: openai.File(strings.NewReader(input(40, numbered)), "in.jsonl", "application/jsonl"), Purpose: openai.FilePurposeBatch,
+	})
+	if err != nil || f.Filename != "in.jsonl" || f.Purpose != "batch" || f.Bytes == 0 {
+		t.Fatalf("%v: %+v", err, f)
+	}
+	b, err := c.Batches.New(ctx, openai.BatchNewParams{
+		InputFileID: f.ID, Endpoint: openai.BatchNewParamsEndpointV1Completions, CompletionWindow: openai.BatchNewParamsCompletionWindow24h,
+	})
+	if err != nil || b.Status != openai.BatchStatusInProgress || b.RequestCounts.Total != 40 {
+		t.Fatalf("%v: %+v", err, b)
+	}
+	wait(t, s, b.ID)
+	if b, err = c.Batches.Get(ctx, b.ID); err != nil || b.Status != openai.BatchStatusCompleted || b.RequestCounts.Completed != 40 || b.CompletedAt == 0 {
+		t.Fatalf("%v: %+v", err, b)
+	}
+	res, err := c.Files.Content(ctx, b.OutputFileID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := io.ReadAll(res.Body)
+	if err := errors.Join(err, res.Body.Close()); err != nil || bytes.Count(out, []byte("\n")) != 40 {
+		t.Errorf("%v: %s", err, out)
+	}
+	list, err := c.Batches.List(ctx, openai.BatchListParams{Limit: openai.Int(1)})
+	if err != nil || len(list.Data) != 1 || list.Data[0].ID != b.ID {
+		t.Errorf("%v: %+v", err, list)
+	}
+	if _, err := c.Batches.Cancel(ctx, b.ID); err == nil {
+		t.Error("a batch that has ended was cancelled")
+	}
+	files, err := c.Files.List(ctx, openai.FileListParams{})
+	if err != nil || len(files.Data) != 2 {
+		t.Errorf("%v: %+v", err, files)
+	}
+	if d, err := c.Files.Delete(ctx, f.ID); err != nil || !d.Deleted {
+		t.Errorf("%v: %+v", err, d)
+	}
+	var api *openai.Error
+	if _, err := c.Files.Get(ctx, f.ID); !errors.As(err, &api) || api.StatusCode != http.StatusNotFound {
+		t.Errorf("%v, want a 404", err)
+	}
+}
+
+// form is a multipart body with these fields, "file" as a file.
+func form(t *testing.T, fields ...string) (body, kind string) {
+	t.Helper()
+	var b bytes.Buffer
+	w := multipart.NewWriter(&b)
+	for i := 0; i < len(fields); i += 2 {
+		var to io.Writer
+		var err error
+		if fields[i] == "file" {
+			to, err = w.CreateFormFile("file", "x.jsonl")
+		} else {
+			to, err = w.CreateFormField(fields[i])
+		}
+		if err == nil {
+			_, err = io.WriteString(to, fields[i+1])
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.String(), w.FormDataContentType()
+}
+
+func TestBadRequestsAboutBatchesAreNamed(t *testing.T) {
+	s := openStore(t, t.TempDir(), newEcho(), fixed)
+	defer closeStore(t, s)
+	h := NewHandler(s)
+	noPurpose, kind1 := form(t, "file", "x")
+	noFile, kind2 := form(t, "purpose", "batch")
+	otherPurpose, kind3 := form(t, "file", "x", "purpose", "fine-tune")
+	twoFiles, kind4 := form(t, "file", "x", "file", "y")
+	for _, c := range []struct {
+		name, method, path, kind, body string
+		status                         int
+		want                           string
+	}{
+		{"no form", "POST", "/v1/files", "application/json", `{}`, 400, "multipart"},
+		{"no boundary", "POST", "/v1/files", "multipart/form-data", ``, 400, "multipart"},
+		{"no purpose", "POST", "/v1/files", kind1, noPurpose, 400, `"param":"purpose"`},
+		{"no file", "POST", "/v1/files", kind2, noFile, 400, `"param":"file"`},
+		{"other purpose", "POST", "/v1/files", kind3, otherPurpose, 400, `"param":"purpose"`},
+		{"two files", "POST", "/v1/files", kind4, twoFiles, 400, "one at a time"},
+		{"half a form", "POST", "/v1/files", kind1, noPurpose[:len(noPurpose)-20], 400, "ends in the middle"},
+		{"not JSON", "POST", "/v1/batches", "", `{`, 400, "JSON"},
+		{"endpoint", "POST", "/v1/batches", "", `{"input_file_id":"x","endpoint":"/v1/embeddings","completion_window":"24h"}`, 400, `"param":"endpoint"`},
+		{"window", "POST", "/v1/batches", "", `{"input_file_id":"x","endpoint":"/v1/completions","completion_window":"1h"}`, 400, `"param":"completion_window"`},
+		{"file", "POST", "/v1/batches", "", `{"input_file_id":"../x","endpoint":"/v1/completions","completion_window":"24h"}`, 404, "not found"},
+		{"batch", "GET", "/v1/batches/nothing", "", "", 404, "not found"},
+		{"cancel", "POST", "/v1/batches/nothing/cancel", "", "", 404, "not found"},
+		{"content", "GET", "/v1/files/nothing/content", "", "", 404, "not found"},
+		{"limit", "GET", "/v1/batches?limit=0", "", "", 400, `"param":"limit"`},
+		{"method", "PUT", "/v1/files", "", "", 404, "not answered here"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := httptest.NewRequest(c.method, c.path, strings.NewReader(c.body))
+			r.Header.Set("Content-Type", c.kind)
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			if w.Code != c.status || !strings.Contains(w.Body.String(), c.want) || !strings.Contains(w.Body.String(), `"error"`) {
+				t.Errorf("status %d, %s; want %d and %s", w.Code, w.Body, c.status, c.want)
+			}
+		})
+	}
+	if list, err := s.Files(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("%v: %+v is left of what was refused", err, list)
+	}
+}

@@ -1,0 +1,275 @@
+package batches
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/riverdriver/riversqlite"
+	"github.com/riverqueue/river/rivertype"
+)
+
+// groupArgs are lines of a batch, from one number to another, both included.
+type groupArgs struct {
+	Batch string `json:"batch"`
+	From  int    `json:"from"`
+	To    int    `json:"to"`
+}
+
+// Kind is river.JobArgs'.
+func (groupArgs) Kind() string { return "group" }
+
+// endArgs ask for the end of a batch.
+type endArgs struct {
+	Batch  string `json:"batch"`
+	Status string `json:"status"` // that it ends with
+}
+
+// Kind is river.JobArgs'.
+func (endArgs) Kind() string { return "end" }
+
+// expireArgs ask for the end of what has had its time.
+type expireArgs struct{}
+
+// Kind is river.JobArgs'.
+func (expireArgs) Kind() string { return "expire" }
+
+const (
+	endQueue  = "ends" // so that an end waits for no group
+	endPlaces = 2
+	expiry    = time.Minute // between looks at what has had its time
+	attempts  = 1000        // of a job; what fails for good fails its line
+)
+
+// startQueue puts back what was under way when the process before this one ended, and starts to work.
+func (s *Store) startQueue(ctx context.Context) error {
+	workers := river.NewWorkers()
+	river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, j *river.Job[groupArgs]) error { return s.group(ctx, j.Args) }))
+	river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, j *river.Job[endArgs]) error {
+		return s.end(ctx, j.Args.Batch, j.Args.Status)
+	}))
+	river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, _ *river.Job[expireArgs]) error { return s.expire(ctx) }))
+	var err error
+	s.queue, err = river.NewClient(riversqlite.New(s.db), &river.Config{
+		Queues: map[string]river.QueueConfig{
+			river.QueueDefault: {MaxWorkers: s.o.Groups}, endQueue: {MaxWorkers: endPlaces},
+		},
+		Workers: workers, MaxAttempts: attempts, JobTimeout: -1, RescueStuckJobsAfter: 24 * time.Hour,
+		RetryPolicy: retry{}, Logger: slog.New(warnings{s.o.Log.Handler()}), FetchPollInterval: 200 * time.Millisecond,
+		PeriodicJobs: []*river.PeriodicJob{river.NewPeriodicJob(river.PeriodicInterval(expiry), func() (river.JobArgs, *river.InsertOpts) {
+			return expireArgs{}, &river.InsertOpts{Queue: endQueue}
+		}, nil)},
+	})
+	if err != nil {
+		return fmt.Errorf("batches: %w", err)
+	}
+	// Nobody else has the store, so whatever is said to run does not.
+	if _, err := s.db.ExecContext(ctx, "UPDATE river_job SET state = 'available' WHERE state IN ('running', 'retryable')"); err != nil {
+		return fmt.Errorf("batches: %w", err)
+	}
+	if err := s.queue.Start(s.ctx); err != nil {
+		return fmt.Errorf("batches: %w", err)
+	}
+	return nil
+}
+
+// retry waits a second longer with each attempt, up to a minute.
+type retry struct{}
+
+// NextRetry is river.ClientRetryPolicy's.
+func (retry) NextRetry(job *rivertype.JobRow) time.Time {
+	return time.Now().Add(min(time.Duration(len(job.Errors)+1)*time.Second, time.Minute))
+}
+
+// group answers those lines of a group that have no answer yet.
+func (s *Store) group(ctx context.Context, g groupArgs) error {
+	b, err := s.Batch(ctx, g.Batch)
+	if err != nil || b.Status != InProgress {
+		return err
+	}
+	list, err := s.open(ctx, g)
+	if err != nil {
+		return err
+	}
+	in, err := os.Open(s.path(b.Input))
+	if err != nil {
+		return fmt.Errorf("batches: %w", err)
+	}
+	defer in.Close() //nolint:errcheck // it is only read
+	ctx, leave := s.enter(ctx, b.ID)
+	defer leave()
+	errs := make([]error, len(list))
+	var wg sync.WaitGroup
+	for i, p := range list {
+		wg.Go(func() { errs[i] = s.answer(ctx, b, in, p) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// enter counts a group of a batch as under way, and returns a context that ends with the batch.
+func (s *Store) enter(ctx context.Context, batch string) (context.Context, func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.running[batch]
+	if r == nil {
+		r = &runs{}
+		r.ctx, r.cancel = context.WithCancel(s.ctx)
+		s.running[batch] = r
+	}
+	r.groups++
+	ctx, cancel := context.WithCancel(ctx)
+	detach := context.AfterFunc(r.ctx, cancel)
+	return ctx, func() {
+		detach()
+		cancel()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if r.groups--; r.groups == 0 {
+			r.cancel()
+			delete(s.running, batch)
+		}
+	}
+}
+
+// open lists the lines of a group that have no answer.
+func (s *Store) open(ctx context.Context, g groupArgs) (list []place, err error) {
+	rows, err := s.db.QueryContext(ctx,
+		"SELECT line, custom_id, start, length FROM lines WHERE batch = ? AND line BETWEEN ? AND ? AND status IS NULL", g.Batch, g.From, g.To)
+	if err != nil {
+		return nil, fmt.Errorf("batches: %w", err)
+	}
+	defer rows.Close() //nolint:errcheck // Err tells
+	for rows.Next() {
+		var p place
+		if err := rows.Scan(&p.line, &p.id, &p.start, &p.length); err != nil {
+			return nil, fmt.Errorf("batches: %w", err)
+		}
+		list = append(list, p)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("batches: %w", err)
+	}
+	return list, nil
+}
+
+// tries is how often a line is tried that the server is to blame for; what it could not take is tried
+// again for as long as the batch has.
+const tries = 3
+
+// answer computes one line and records its answer.
+func (s *Store) answer(ctx context.Context, b *Batch, in *os.File, p place) error {
+	text := make([]byte, p.length)
+	if _, err := in.ReadAt(text, p.start); err != nil {
+		return fmt.Errorf("batches: line %d of %s: %w", p.line, b.Input, err)
+	}
+	l, err := parseLine(text)
+	if err != nil {
+		return fmt.Errorf("batches: line %d of %s has changed: %w", p.line, b.Input, err)
+	}
+	for try, wait := 1, time.Second; ; wait = min(2*wait, time.Minute) {
+		status, out := s.o.Answerer.Answer(ctx, l.URL, l.Body, stamp(b, &l))
+		switch {
+		case status == 0:
+			return s.stopped(ctx, b.ID)
+		case status == http.StatusTooManyRequests:
+		case status >= http.StatusInternalServerError && try < tries:
+			try++
+		default:
+			return s.record(ctx, b, p.line, status, out)
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return s.stopped(ctx, b.ID)
+		}
+	}
+}
+
+// stopped says why a line has no answer: nil where its batch has ended, so that its job is done.
+func (s *Store) stopped(ctx context.Context, batch string) error {
+	if s.ctx.Err() != nil {
+		return s.ctx.Err()
+	}
+	b, err := s.Batch(s.ctx, batch)
+	if err != nil {
+		return err
+	}
+	if b.Status != InProgress {
+		return nil
+	}
+	return ctx.Err()
+}
+
+// record writes the answer of a line, unless it has one, or the batch has ended; after the last one the
+// batch's end is asked for.
+func (s *Store) record(ctx context.Context, b *Batch, line, status int, out []byte) error {
+	return s.inTx(ctx, func(tx *sql.Tx) error {
+		res, err := tx.ExecContext(ctx, `UPDATE lines SET status = ?, answer = ? WHERE batch = ? AND line = ? AND status IS NULL
+			AND (SELECT status FROM batches WHERE id = batch) = ?`, status, out, b.ID, line, InProgress)
+		if err != nil {
+			return fmt.Errorf("batches: %w", err)
+		}
+		if n, err := res.RowsAffected(); err != nil || n == 0 {
+			return err
+		}
+		column := "completed"
+		if status != http.StatusOK {
+			column = "failed"
+		}
+		var left int
+		if err := tx.QueryRowContext(ctx, "UPDATE batches SET "+column+" = "+column+" + 1 WHERE id = ? RETURNING total - completed - failed",
+			b.ID).Scan(&left); err != nil {
+			return fmt.Errorf("batches: %w", err)
+		}
+		if left > 0 {
+			return nil
+		}
+		if _, err := s.queue.InsertTx(ctx, tx, endArgs{b.ID, Completed}, &river.InsertOpts{Queue: endQueue}); err != nil {
+			return fmt.Errorf("batches: %w", err)
+		}
+		return nil
+	})
+}
+
+// expire ends the batches that have had their time.
+func (s *Store) expire(ctx context.Context) error {
+	list, err := s.batches(ctx, "WHERE ended = 0 AND expires <= ?", s.now().Unix())
+	for _, b := range list {
+		err = errors.Join(err, s.end(ctx, b.ID, Expired))
+	}
+	return err
+}
+
+// codes of lines that a batch ended without.
+var codes = map[string]string{
+	Expired:   "batch_expired",
+	Cancelled: "batch_cancelled",
+}
+
+// outputLine is a line of an output, or of an error file.
+type outputLine struct {
+	ID       string          `json:"id"`
+	CustomID string          `json:"custom_id"`
+	Response *outputResponse `json:"response"`
+	Error    *outputError    `json:"error"`
+}
+
+type outputResponse struct {
+	Status  int             `json:"status_code"`
+	Request string          `json:"request_id"`
+	Body    json.RawMessage `json:"body"`
+}
+
+type outputError struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}

@@ -1,0 +1,196 @@
+package engine
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"kvasir/engine/batches"
+	"kvasir/engine/serve"
+)
+
+// BatchRun is a batch job without a server.
+type BatchRun struct {
+	Input  string // JSONL file of requests
+	Output string // of answers
+	Errors string // of lines that failed; made only if there are any
+	// Progress is told how the job stands, now and then; may be nil.
+	Progress func(b *batches.Batch)
+}
+
+// Errors of RunBatch; each says what to do.
+var (
+	// ErrOtherInput: what is left of an interrupted run is of another input.
+	ErrOtherInput = errors.New("is left of a run over another input: delete it, or give another output")
+	// ErrLines: the input is wrong.
+	ErrLines = errors.New("nothing was computed, since the input is wrong")
+)
+
+// progressTime is how often Progress is told.
+const progressTime = 200 * time.Millisecond
+
+// folder is where an interrupted run is kept, to go on with.
+func (r *BatchRun) folder() string { return r.Output + ".part" }
+
+// RunBatch answers all lines of a file and puts the answers into another. When ctx ends, or the process, the
+// same run goes on with the lines that have no answer yet. After ErrLines the batch says what is wrong.
+func (e *Engine) RunBatch(ctx context.Context, r BatchRun) (b *batches.Batch, err error) {
+	sum, endpoint, err := inspectLines(r.Input)
+	if err != nil {
+		return nil, err
+	}
+	fresh := false
+	if _, err := os.Stat(r.folder()); errors.Is(err, os.ErrNotExist) {
+		fresh = true
+	}
+	if err := os.MkdirAll(r.folder(), 0o700); err != nil {
+		return nil, err
+	}
+	lock, err := os.OpenFile(filepath.Join(r.folder(), "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close() //nolint:errcheck // nothing is written
+	if err := lockFile(lock); err != nil {
+		return nil, fmt.Errorf("%s: another process answers this batch (%w); wait until it has ended", r.folder(), err)
+	}
+	h := serve.New(generator{e}, serve.Options{Model: e.Name()})
+	s, err := batches.Open(ctx, r.folder(), batches.Options{Answerer: h})
+	if err != nil {
+		return nil, err
+	}
+	b, err = r.follow(ctx, s, sum, endpoint)
+	if err == nil {
+		err = r.fetch(ctx, s, b)
+	}
+	err = errors.Join(err, s.Close())
+	if err == nil || fresh && errors.Is(err, ErrLines) {
+		err = errors.Join(err, os.RemoveAll(r.folder()))
+	}
+	return b, err
+}
+
+// inspectLines names a file by its content, and returns the URL of its first line.
+func inspectLines(path string) (sum, endpoint string, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", "", err
+	}
+	defer f.Close() //nolint:errcheck // it is only read
+	h := sha256.New()
+	in := bufio.NewReaderSize(io.TeeReader(f, h), batches.MaxLine)
+	for endpoint == "" {
+		text, err := in.ReadSlice('\n')
+		var l struct {
+			URL string `json:"url"`
+		}
+		if len(bytes.TrimSpace(text)) > 0 {
+			_ = json.Unmarshal(text, &l) // the check of all lines says what is wrong
+			if endpoint = l.URL; endpoint == "" {
+				endpoint = "/v1/chat/completions"
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return "", "", err
+		}
+	}
+	if _, err := io.Copy(io.Discard, in); err != nil {
+		return "", "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), endpoint, nil
+}
+
+// follow begins the batch, or goes on with it, and returns when it has ended.
+func (r *BatchRun) follow(ctx context.Context, s *batches.Store, sum, endpoint string) (*batches.Batch, error) {
+	list, err := s.Batches(ctx, "", 1)
+	if err != nil {
+		return nil, err
+	}
+	var b *batches.Batch
+	switch {
+	case len(list) == 0:
+		if b, err = r.begin(ctx, s, sum, endpoint); err != nil {
+			return nil, err
+		}
+	case list[0].Metadata["sha256"] != sum:
+		return nil, fmt.Errorf("%s %w", r.folder(), ErrOtherInput)
+	default:
+		b = list[0]
+	}
+	tick := time.NewTicker(progressTime)
+	defer tick.Stop()
+	for {
+		if r.Progress != nil {
+			r.Progress(b)
+		}
+		switch {
+		case b.Status == batches.Failed:
+			return b, ErrLines
+		case b.Done():
+			return b, nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return b, ctx.Err()
+		}
+		if b, err = s.Batch(ctx, b.ID); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (r *BatchRun) begin(ctx context.Context, s *batches.Store, sum, endpoint string) (*batches.Batch, error) {
+	in, err := os.Open(r.Input)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close() //nolint:errcheck // it is only read
+	f, err := s.AddFile(ctx, filepath.Base(r.Input), "batch", in)
+	if err != nil {
+		return nil, err
+	}
+	return s.Create(ctx, f.ID, endpoint, map[string]string{"sha256": sum})
+}
+
+// fetch puts the files of a batch where they are wanted.
+func (r *BatchRun) fetch(ctx context.Context, s *batches.Store, b *batches.Batch) error {
+	if err := copyFile(ctx, s, b.Output, r.Output); err != nil || b.ErrorFile == "" {
+		return err
+	}
+	return copyFile(ctx, s, b.ErrorFile, r.Errors)
+}
+
+// copyFile writes a file of the store to a path, whole or not at all; an empty one where there is none.
+func copyFile(ctx context.Context, s *batches.Store, id, path string) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".kvasir-*")
+	if err != nil {
+		return err
+	}
+	if id != "" {
+		var f *os.File
+		if f, err = s.Content(ctx, id); err == nil {
+			_, err = io.Copy(tmp, f)
+			err = errors.Join(err, f.Close())
+		}
+	}
+	if err = errors.Join(err, tmp.Chmod(0o644), tmp.Sync(), tmp.Close()); err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(tmp.Name()) // err says more
+	}
+	return err
+}

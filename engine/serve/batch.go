@@ -1,0 +1,111 @@
+package serve
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// paths of requests that a batch may have.
+var paths = map[string]kind{"/v1/completions": plainText, "/v1/chat/completions": chatText}
+
+// Stamp is what tells an answer from others that say the same: a line of a batch has the same one whenever
+// it is computed.
+type Stamp struct {
+	ID      string // 24 hexadecimal digits
+	Created time.Time
+}
+
+// NewStamp makes a stamp of texts. The time is not part of its ID, and so of no seed: a batch that is begun
+// anew draws the same.
+func NewStamp(created time.Time, parts ...[]byte) Stamp {
+	h := sha256.New()
+	var n [8]byte
+	put := func(v uint64) {
+		binary.LittleEndian.PutUint64(n[:], v)
+		h.Write(n[:])
+	}
+	for _, p := range parts {
+		put(uint64(len(p)))
+		h.Write(p)
+	}
+	return Stamp{hex.EncodeToString(h.Sum(nil)[:12]), created}
+}
+
+// part makes a stamp of another one and a name.
+func (s Stamp) part(name string) Stamp { return NewStamp(s.Created, []byte(s.ID), []byte(name)) }
+
+// call is the id of a call, number n of a choice.
+func (s Stamp) call(choice, n int) string {
+	return s.part("call " + strconv.Itoa(choice) + " " + strconv.Itoa(n)).ID
+}
+
+// seed is for drawing where the request has none.
+func (s Stamp) seed() uint64 {
+	b, err := hex.DecodeString(s.part("seed").ID)
+	if err != nil {
+		panic("BUG: " + err.Error()) // NewStamp has made it
+	}
+	return binary.LittleEndian.Uint64(b)
+}
+
+// Problem is what is wrong with a request.
+type Problem struct {
+	Param   string // empty: it is not one parameter
+	Message string
+}
+
+// Check returns what is wrong with a request to path, or nil, without computing anything. What only the
+// model can tell, such as the length of its prompt, is not looked at.
+func (h *Handler) Check(path string, body []byte) *Problem {
+	_, f := h.batchReply(path, body, Stamp{})
+	if f == nil {
+		return nil
+	}
+	return &Problem{f.Param, f.Message}
+}
+
+// batchReply reads a request of a batch.
+func (h *Handler) batchReply(path string, body []byte, stamp Stamp) (*reply, *failure) {
+	k, ok := paths[path]
+	if !ok {
+		return nil, invalid(http.StatusNotFound, "", "POST %.100s is not answered here", path)
+	}
+	ask, f := h.parse(body, k, func() uint64 { return stamp.seed() })
+	if f != nil {
+		return nil, f
+	}
+	if ask.stream {
+		return nil, unsupported("stream", "stream: a batch has no streams: leave it out")
+	}
+	for i := range ask.requests {
+		ask.requests[i].Batch = true
+	}
+	return &reply{h: h, kind: k, ask: ask, id: k.prefix() + stamp.ID, created: stamp.Created.Unix(), callID: stamp.call}, nil
+}
+
+// Answer answers a request of a batch job: one to POST at path, with the body given, that nobody waits for.
+// It is not counted among Options.Requests, and gives way to those that are. The same request with the same
+// stamp has the same answer, byte for byte. Its status is 0 when ctx has ended.
+func (h *Handler) Answer(ctx context.Context, path string, body []byte, stamp Stamp) (status int, out []byte) {
+	a, f := h.batchReply(path, body, stamp)
+	var o completion
+	if f == nil {
+		if err := a.prepare(); err != nil {
+			f = h.failed(ctx, err)
+		} else {
+			o, f = a.whole(ctx)
+		}
+	}
+	switch {
+	case ctx.Err() != nil:
+		return 0, nil
+	case f != nil:
+		return f.status, encode(f.body())
+	}
+	return http.StatusOK, encode(o)
+}
