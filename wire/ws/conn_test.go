@@ -43,12 +43,18 @@ func TestFrameIsOneWrite(t *testing.T) {
 	}
 }
 
-func TestMessageTooLongIsNotSent(t *testing.T) {
+// A write on a pipe that nobody reads would wait: what is refused is not sent.
+func TestWhatThePeerWouldRefuseIsNotSent(t *testing.T) {
 	a, b := net.Pipe()
 	defer b.Close() //nolint:errcheck // of a test
 	c := New(a, Server, nil, Options{Message: 100})
 	if err := c.WriteMessage(Binary, make([]byte, 101)); !errors.Is(err, ErrTooBig) {
-		t.Errorf("got %v", err)
+		t.Errorf("a message too long: %v", err)
+	}
+	for _, text := range utf8Bad {
+		if err := c.WriteMessage(Text, []byte(text)); !errors.Is(err, ErrUTF8) {
+			t.Errorf("text %q: %v", text, err)
+		}
 	}
 	c.CloseNow()
 }

@@ -296,7 +296,7 @@ func TestLobbyAndConnAgreeWithADumbReader(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	const limit = 1 << 20
-	for range 200 {
+	for range 80 {
 		b := append(randomFrames(rnd, Server), code(1000, "").wire(Server)...)
 		want := dumb(Server, b, limit, false)
 		c := New(&once{b: b, chunk: 1 + rnd.IntN(5000)}, Server, nil, Options{Message: limit})

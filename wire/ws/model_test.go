@@ -184,7 +184,7 @@ func TestConnAgreesWithADumbReader(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 0))
-	for range 300 {
+	for range 100 {
 		role := Role(rnd.IntN(2))
 		b := randomFrames(rnd, role)
 		switch rnd.IntN(4) {

@@ -4,13 +4,15 @@ import (
 	"crypto/rand"
 	"fmt"
 	"sync"
+	"unicode/utf8"
 
 	"github.com/gobwas/ws"
 )
 
 // WriteSlab sends slab[Headroom:] as one message in one frame, with one write. The header goes into
 // the end of the headroom, and a client masks in place: afterwards the slab's content is undefined.
-// A message longer than Options.Message is refused with ErrTooBig, and nothing is sent.
+// A message longer than Options.Message is refused with ErrTooBig, a text that is none with ErrUTF8,
+// and nothing is sent.
 func (c *Conn) WriteSlab(op OpCode, slab []byte) error {
 	n := len(slab) - Headroom
 	if n < 0 || op != Text && op != Binary {
@@ -18,6 +20,9 @@ func (c *Conn) WriteSlab(op OpCode, slab []byte) error {
 	}
 	if n > c.o.Message {
 		return fmt.Errorf("%w: message of %d bytes to send, limit %d", ErrTooBig, n, c.o.Message)
+	}
+	if op == Text && !utf8.Valid(slab[Headroom:]) {
+		return fmt.Errorf("%w: message to send", ErrUTF8)
 	}
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
