@@ -200,6 +200,9 @@ func NewGatewayNode(o GatewayOptions) (*GatewayNode, error) {
 		return nil, err
 	}
 	n.Addr = n.l.Addr().String()
+	if o.Plain {
+		warnPlain(o.Log, n.l.Addr())
+	}
 	if n.wallets, err = o.openWallets(); err != nil {
 		n.Gateway.Close()
 		return nil, errors.Join(err, n.l.Close())
