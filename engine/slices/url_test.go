@@ -22,21 +22,23 @@ import (
 
 // site is a web server with model files.
 type site struct {
-	t     testing.TB
-	files map[string][]byte // by path
-	// before may answer a request itself, and says whether it did.
-	before func(w http.ResponseWriter, r *http.Request) bool
-
+	t                            testing.TB
+	files                        map[string][]byte // by path
 	requests, bytes, connections atomic.Int64
 
 	mu   sync.Mutex
 	tags map[string]string // by path; under mu
 	puts int               // under mu
+	// before may answer a request itself, and says whether it did; under mu
+	before func(w http.ResponseWriter, r *http.Request) bool
 }
 
 func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.requests.Add(1)
-	if s.before != nil && s.before(w, r) {
+	s.mu.Lock()
+	before := s.before
+	s.mu.Unlock()
+	if before != nil && before(w, r) {
 		return
 	}
 	s.mu.Lock()
@@ -73,6 +75,13 @@ func (s *site) put(path string, data []byte) {
 	s.files[path] = data
 	s.puts++
 	s.tags[path] = fmt.Sprintf("%q", fmt.Sprint("v", s.puts))
+}
+
+// answer sets before.
+func (s *site) answer(before func(w http.ResponseWriter, r *http.Request) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.before = before
 }
 
 // start starts the server; with TLS if told.
@@ -245,7 +254,7 @@ func TestURLFindsOtherWeights(t *testing.T) {
 		{"none", "has no tensor blk.0.ffn_gate_exps.weight", ErrOther},
 	} {
 		r := opened(t, server, "/"+c.name+".gguf")
-		_, err := cache(t, t.TempDir(), 0).Get(context.Background(), x, s.Read, GetOptions{Weights: r})
+		_, err := cache(t, t.TempDir(), 0).Get(context.Background(), x, s.Read, GetOptions{Weights: r, Window: 1}) // in order
 		if !errors.Is(err, c.err) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want %s", c.name, err, c.says)
 		}
@@ -389,18 +398,21 @@ func TestURLNoticesAChange(t *testing.T) {
 	s := source(t, open(t, path), 1)
 	x := offered(t, s, 0, 0, 9)
 	good := readFile(t, path)
+	deaf := func(_ http.ResponseWriter, r *http.Request) bool { r.Header.Del("If-Range"); return false }
 	for name, change := range map[string]func(w *site){
 		"another tag":  func(w *site) { w.put("/model.gguf", good) },
 		"another size": func(w *site) { w.put("/model.gguf", append(bytes.Clone(good), make([]byte, 64)...)) },
 		"cut":          func(w *site) { w.put("/model.gguf", good[:len(good)/4]) },
 		"size alone": func(w *site) {
 			w.put("/model.gguf", append(bytes.Clone(good), 0))
+			w.mu.Lock()
 			w.tags["/model.gguf"] = ""
-			w.before = func(_ http.ResponseWriter, r *http.Request) bool { r.Header.Del("If-Range"); return false }
+			w.mu.Unlock()
+			w.answer(deaf)
 		},
 		"a server that does not know If-Range": func(w *site) {
 			w.put("/model.gguf", good)
-			w.before = func(_ http.ResponseWriter, r *http.Request) bool { r.Header.Del("If-Range"); return false }
+			w.answer(deaf)
 		},
 	} {
 		web := &site{t: t}
@@ -422,10 +434,10 @@ func TestURLGivesUpSilence(t *testing.T) {
 	web.put("/model.gguf", readFile(t, path))
 	server := web.start(false)
 	r := opened(t, server, "/model.gguf")
-	web.before = func(_ http.ResponseWriter, q *http.Request) bool {
+	web.answer(func(_ http.ResponseWriter, q *http.Request) bool {
 		<-q.Context().Done() // the client has hung up
 		return true
-	}
+	})
 	r.stall = 10 * time.Millisecond
 	shape := experts.Tensor{Name: "ffn_down_exps.weight", Format: smallKind.down, In: 256, Out: 256}
 	err := r.ReadExperts(context.Background(), Span{Tensor: shape}, make([]byte, 100))
@@ -434,11 +446,11 @@ func TestURLGivesUpSilence(t *testing.T) {
 	}
 	r.stall = time.Hour
 	ctx, cancel := context.WithCancel(context.Background())
-	web.before = func(_ http.ResponseWriter, q *http.Request) bool {
+	web.answer(func(_ http.ResponseWriter, q *http.Request) bool {
 		cancel()
 		<-q.Context().Done()
 		return true
-	}
+	})
 	if err := r.ReadExperts(ctx, Span{Tensor: shape}, make([]byte, 100)); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
