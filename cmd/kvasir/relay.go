@@ -16,9 +16,9 @@ import (
 type relayFlags struct {
 	Connections  count    `help:"Connections at a time, all together (default ${default})." placeholder:"N" default:"16384" group:"limits"`
 	Handshakes   count    `help:"Of them, those of whom it is not known yet who they are (default ${default}). Who comes beyond is turned away." placeholder:"N" default:"512" group:"limits"`
-	AddressRate  count    `help:"New connections a second from one address, of IPv6 from one /64 (default ${default}); some more may come at once. At a hub, who proves a key does not count." placeholder:"N" default:"10" group:"limits"`
+	AddressRate  count    `help:"New connections a second from one address, of IPv6 from one /64 (default ${default}); some more may come at once. At a hub, who proves a key does not count." placeholder:"N" default:"20" group:"limits"`
 	AddressBytes byteSize `help:"Bytes a second from and to one address, as in 20MB. Default: no limit." placeholder:"SIZE" group:"limits"`
-	Behind       networks `help:"Addresses behind which many live, as a gateway's or a CDN's: those of limits that go by address do not hold there. Several with commas between (default: this machine's own)." placeholder:"ADDRESS[/BITS]" group:"limits"`
+	Behind       networks `help:"Addresses from which many come, as from a gateway, a CDN, or a backbone with hundreds of workers: limits by address do not hold there. Several with commas between (default: this machine's own)." placeholder:"ADDRESS[/BITS]" group:"limits"`
 }
 
 // limits returns them; sessions is how many connections one address may have.
@@ -165,7 +165,7 @@ type gatewayCmd struct {
 	Names       hubNames  `help:"Names that are dialled for hubs; several with commas between. Without one, a hub is dialled by a name that begins with its ID, or is the first." placeholder:"NAME=ID" group:"tls"`
 	jsonFlag
 	relayFlags
-	AddressSessions count `help:"Connections at a time from one address (default ${default})." placeholder:"N" default:"256" group:"limits"`
+	AddressSessions count `help:"Connections at a time from one address (default ${default})." placeholder:"N" default:"1024" group:"limits"`
 }
 
 func (gatewayCmd) server() {}

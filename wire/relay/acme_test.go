@@ -202,10 +202,11 @@ func (f *fakeACME) check() error {
 	for _, e := range s.PeerCertificates[0].Extensions {
 		var got []byte
 		if e.Id.Equal(asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 1, 31}) {
-			if _, err := asn1.Unmarshal(e.Value, &got); err != nil || string(got) != string(want[:]) || !e.Critical {
-				return fmt.Errorf("proof %x, %v; want %x", got, err, want)
+			_, err := asn1.Unmarshal(e.Value, &got)
+			if err == nil && (string(got) != string(want[:]) || !e.Critical) {
+				err = fmt.Errorf("proof %x, want %x", got, want)
 			}
-			return nil
+			return err
 		}
 	}
 	return errors.New("a certificate without a proof")

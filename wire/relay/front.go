@@ -385,6 +385,30 @@ func (t *tally) refuse(reason, from string, err error) {
 	t.next[reason], t.held[reason] = now.Add(tallyEvery), 0
 }
 
+// broke counts somebody who is known and has left because of err, where that is a fault of his. Whoever
+// logs that he has left says which.
+func (t *tally) broke(err error) {
+	for _, fault := range []error{ErrProtocol, ws.ErrProtocol, ws.ErrTooBig, ws.ErrUTF8, ws.ErrUnsupported} {
+		if errors.Is(err, fault) {
+			t.add("refused_protocol", 1)
+			return
+		}
+	}
+}
+
+// cut counts a splice that has not ended in order.
+func (t *tally) cut(err error) {
+	switch {
+	case err == nil:
+	case errors.Is(err, ErrIdle):
+		t.add("cut_idle", 1)
+	case errors.Is(err, ErrStuck):
+		t.add("cut_stuck", 1)
+	default:
+		t.add("cut_broken", 1)
+	}
+}
+
 func (t *tally) counts() map[string]uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

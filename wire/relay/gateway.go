@@ -113,7 +113,7 @@ func (g *Gateway) Serve(l net.Listener) error { return g.f.serve(l) }
 func (g *Gateway) Close() { g.f.close() }
 
 // Counts returns what has been counted, by name: accepted, spliced, bytes_in and bytes_out (from and to
-// the world), and refused_REASON.
+// the world), refused_REASON, and cut_REASON of splices.
 func (g *Gateway) Counts() map[string]uint64 { return g.f.tally.counts() }
 
 // Active is the number of connections that are open now.
@@ -170,6 +170,7 @@ func (g *Gateway) splice(v *visitor, nc net.Conn, early int) {
 	up, down, err := splice(leg{nc: v.nc, tolls: tollsOf(v.account)}, leg{nc: nc}, g.f.o, nil)
 	g.f.tally.add("bytes_in", up+uint64(early))
 	g.f.tally.add("bytes_out", down)
+	g.f.tally.cut(err)
 	g.f.log.Debug("splice ended", "from", host(v.raw), "up", up, "down", down, "err", err)
 }
 

@@ -145,6 +145,7 @@ func (c *handed) settle() {
 	if !c.settled {
 		c.settled = true
 		c.v.settle()
+		c.v.proved()
 		close(c.known)
 	}
 }

@@ -110,6 +110,7 @@ func (h *Hub) stay(g *guest, rest []byte) {
 	h.exit(g, err)
 	if err != nil {
 		h.f.tally.add("left_"+kindOfLeaving(err), 1)
+		h.f.tally.broke(err)
 		h.f.log.Info("worker left", "worker", g.proof.Key.Short(), "why", err)
 		g.v.quiet = true
 	}
@@ -188,6 +189,9 @@ func (h *Hub) host(g *guest, conn *ws.Conn) error {
 		if err := sayText(conn, f); err != nil {
 			conn.CloseNow()
 			<-over
+			if errors.Is(err, ws.ErrClosed) {
+				err = end // the worker said Close or broke a rule, and has had our Close: listen knows which
+			}
 			return err
 		}
 	}

@@ -213,6 +213,7 @@ func (h *Hub) control(v *visitor, p seal.Proof, rest []byte) {
 	h.open(d)
 	err := d.talk.run(h.f.ctx, func(m message) error { return h.hear(d, m) })
 	h.shut(d)
+	h.f.tally.broke(err)
 	h.f.log.Info("backbone left", "backbone", p.Key.Short(), "why", err)
 }
 
@@ -371,6 +372,7 @@ func (h *Hub) run(s *session, worker, backbone leg) {
 	m.m.End(s.Session, up, down, err)
 	h.f.tally.add("bytes_to_backbones", up)
 	h.f.tally.add("bytes_to_workers", down)
+	h.f.tally.cut(err)
 	h.f.log.Info("session ended", "session", s.ID, "up", up, "down", down, "why", err)
 }
 

@@ -22,7 +22,13 @@
 // Messages on a control connection are described at message.
 //
 // Every connection has a deadline until it is known who it is, every queue a bound, and every copying
-// loop a limit without progress.
+// loop a limit without progress. Handshakes run in a pool of bounded size; addresses and keys have
+// limits; a hub lets workers in at a pace and tells the rest when to return (see Limits). A gateway has
+// certificates of its own (ACME, CertFiles, or of the swarm's making), or it holds no key, reads the name
+// in a ClientHello and passes TLS through to the hub (GatewayConfig.Passthrough).
+//
+// Between TCP connections the kernel copies, where it can: a splice that goes costs this process no byte,
+// and one that rests no buffer and no pipe.
 package relay
 
 import (
@@ -85,11 +91,11 @@ type Limits struct {
 	Greet   time.Duration // from accepting a connection to knowing who it is; 8 s
 	Pending int           // connections in that state; 512. One costs 128 KiB at most
 	Conns   int           // connections in all; 16,384
-	Address Quota         // of an address, IPv6 by /64; 10 a second, 64 at once, 256 sessions
+	Address Quota         // of an address, IPv6 by /64; 20 a second, 128 at once, 1,024 sessions
 	Key     Quota         // of a key, by a hub; 1 a second, 16 at once, 16,384 workers of a backbone
 	Pace    float64       // workers that a hub accepts a second, all together; 90. Below 0: no limit
-	// Behind is where many live behind one address, as behind a gateway: Address does not hold there.
-	// nil means Loopback.
+	// Behind is where many come from one address, as from a gateway, or from a backbone that dials for
+	// hundreds of workers: Address does not hold there. nil means Loopback.
 	Behind []netip.Prefix
 
 	Idle   time.Duration // of a splice without a byte from either side; 45 s
@@ -115,7 +121,7 @@ func (l Limits) withDefaults() Limits {
 	num(&l.Head, ws.DefaultHead)
 	num(&l.Pending, 512)
 	num(&l.Conns, 16<<10)
-	l.Address.defaults(10, 64, 256)
+	l.Address.defaults(20, 128, 1024)
 	l.Key.defaults(1, 16, 16<<10)
 	if l.Pace == 0 {
 		l.Pace = 90 // with what a wait makes uneven, never above 100 within a second
