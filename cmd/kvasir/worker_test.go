@@ -2,11 +2,17 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"kvasir/engine"
 	"kvasir/engine/tiny"
@@ -197,5 +203,86 @@ func TestStatusIsOneLine(t *testing.T) {
 	}
 	if got := clip("äöü", 2); got != "äö" {
 		t.Errorf("clip gives %q", got)
+	}
+}
+
+// TestWorkerReadsWeightsFromTheWeb has the model on a web server, and only hashes from the backbone.
+func TestWorkerReadsWeightsFromTheWeb(t *testing.T) {
+	t.Parallel()
+	s := newSwarm(t)
+	hub := s.hub()
+	serve := s.serve("--hub", s.hubReady.Hub)
+	var ranges atomic.Int64
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/model.gguf" {
+			http.NotFound(w, r)
+			return
+		}
+		if r.Header.Get("Range") != "" {
+			ranges.Add(1)
+		}
+		http.ServeContent(w, r, "model.gguf", time.Time{}, bytes.NewReader(tiny.Model()))
+	}))
+	defer web.Close()
+	w := s.worker(s.address(), "-m", web.URL+"/model.gguf")
+	serve.await("worker is ready", w.id)
+	if ranges.Load() == 0 {
+		t.Error("nothing was read from the web server")
+	}
+	want := local(t, story, 8)
+	if got := answerOf(t, s.serveReady.URL, story, 8, nil); got != want {
+		t.Errorf("with weights from the web: %q, local: %q", got, want)
+	}
+	kvasir(t, "worker", s.address(), "--home", t.TempDir(), "-m", web.URL+"/other.gguf").
+		wantFailure(t, statusFailed, "/other.gguf", "404")
+	for _, p := range []*process{w, serve, hub} {
+		p.stop()
+	}
+}
+
+// TestWorkerPrintsEvents reads what a program would.
+func TestWorkerPrintsEvents(t *testing.T) {
+	t.Parallel()
+	s := newSwarm(t)
+	hub := s.hub()
+	serve := s.serve("--hub", s.hubReady.Hub)
+	cmd := call{args: []string{"worker", s.address(), "--json", "--home", t.TempDir()}}.command(t)
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	d := json.NewDecoder(stdout)
+	d.DisallowUnknownFields()
+	var ready workerReady
+	if err := d.Decode(&ready); err != nil || ready.ID == "" || ready.Memory <= 0 || ready.RowsPerSec <= 0 || ready.Model != "" {
+		t.Fatalf("it begins with %+v, %v", ready, err)
+	}
+	var seen []string
+	for {
+		var e workerEvent
+		if err := d.Decode(&e); err != nil {
+			t.Fatalf("after %v: %v", seen, err)
+		}
+		if seen = append(seen, e.Event); e.Event == "holding" {
+			if e.Holds == "" {
+				t.Errorf("%+v", e)
+			}
+			break
+		}
+	}
+	if !slices.Contains(seen, "working") {
+		t.Errorf("events %v, want working among them", seen)
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if status := exitStatus(t, cmd.Wait()); status != statusDone {
+		t.Errorf("exit status %d", status)
+	}
+	for _, p := range []*process{serve, hub} {
+		p.stop()
 	}
 }
