@@ -362,6 +362,32 @@ func TestTollsAreTakenAndDoNotHoldAnEnd(t *testing.T) {
 	}
 }
 
+func TestFaultsOfKnownPeersAreCounted(t *testing.T) {
+	r := newRig(t, rigConfig{limits: Limits{Tick: 10 * time.Millisecond, Idle: 50 * time.Millisecond}})
+	b := r.backbone(r.hubAt, nil)
+	r.pair(b, r.hubAt) // and neither says a word
+	until(t, "the idle session is cut", func() bool { return r.hub.Counts()["cut_idle"] == 1 })
+
+	w := r.worker(r.gateAt)
+	b.SetWant(Want{})
+	reached, err := w.Dialer.run(within(t), errand{address: w.Address, hub: r.hub.ID(), root: root.Public(), path: workerPath,
+		proto: ws.WebSocket, prove: func(ch seal.Challenge, path string) (seal.Proof, error) {
+			return seal.ProveToken(w.Key, w.Join.Token, ch, path)
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sever(reached.nc)
+	_, _ = reached.nc.Write([]byte{0x81, 0x02, 'n', 'o'}) // a client masks
+	until(t, "the fault is counted", func() bool { return r.hub.Counts()["refused_protocol"] == 1 })
+	for _, e := range []error{nil, io.EOF, ErrReplaced} {
+		r.hub.f.tally.broke(e)
+	}
+	if n := r.hub.Counts()["refused_protocol"]; n != 1 {
+		t.Errorf("counted %d times", n)
+	}
+}
+
 func TestPanicEndsOneVisitorOnly(t *testing.T) {
 	log := &logbook{}
 	f, err := newFront(Limits{Pending: 4, Linger: 20 * time.Millisecond}.withDefaults(), nil, log.logger(), func(v *visitor) func() {
