@@ -39,9 +39,17 @@ func (s *stream) Read(p []byte) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		if c.in.op == Binary {
-			return n, nil
+		if c.in.op != Binary {
+			continue
 		}
+		// The rest of the frame is on its way, and whoever reads a TLS record wants all of it: two reads
+		// cost crypto/tls two allocations. An error is the next call's.
+		for err == nil && n < len(p) && c.in.left > 0 {
+			var more int
+			more, err = c.payload(p[n:])
+			n += more
+		}
+		return n, nil
 	}
 }
 
