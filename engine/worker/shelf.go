@@ -44,7 +44,7 @@ func (c CacheShelf) take(ctx context.Context, list []wire.Slice, o Taking, verif
 		}
 		bundles = append(bundles, b)
 	}
-	return loadBundles(bundles)
+	return loadBundles(ctx, bundles)
 }
 
 // get returns one bundle. Whether there is room for it is asked as soon as its size is known.
@@ -82,8 +82,8 @@ func (c CacheShelf) get(ctx context.Context, s wire.Slice, o Taking, verify bool
 }
 
 // loadBundles makes an executor. An Executor in an interface would not be nil after an error.
-func loadBundles(bundles []*slices.Bundle) (moe.Experts, error) {
-	x, err := slices.Load(bundles, experts.Options{}, nil)
+func loadBundles(ctx context.Context, bundles []*slices.Bundle) (moe.Experts, error) {
+	x, err := slices.LoadContext(ctx, bundles, experts.Options{}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ type FileShelf struct{ File *gguf.File }
 func (FileShelf) Cached() []wire.Slice { return nil }
 
 // Take returns slices of the file as an executor.
-func (f FileShelf) Take(_ context.Context, list []wire.Slice, o Taking) (moe.Experts, error) {
+func (f FileShelf) Take(ctx context.Context, list []wire.Slice, o Taking) (moe.Experts, error) {
 	var bundles []*slices.Bundle
 	defer func() {
 		for _, b := range bundles {
@@ -115,5 +115,5 @@ func (f FileShelf) Take(_ context.Context, list []wire.Slice, o Taking) (moe.Exp
 		}
 		o.Progress(b.Bytes())
 	}
-	return loadBundles(bundles)
+	return loadBundles(ctx, bundles)
 }
