@@ -32,6 +32,14 @@ arm64: ## golden vectors and logits on arm64 under qemu
 fuzz: ## every fuzz target, a few thousand inputs each
 	@bash .ci/run fuzz
 
+soak: ## what must hold for long: silent hops, stuck workers, hub restarts, 2,000 idle sessions, hostile strangers (30 minutes)
+	KVASIR_SOAK=1 go test -count=1 -p 1 -parallel 64 -timeout 60m -v \
+	  -run 'AnyPlan|TheSilentDeath|BackAtOnce|GluedToARequest|BadInput|ShrugsOff|IdleSessionsCost|ControlOvertakesSeven|StuckWorker|HubThatRestarts|WhateverDies' \
+	  ./wire/link ./wire/relay
+
+chaos: ## a thousand random runs of kills, stalls and broken answers in the batcher
+	KVASIR_CHAOS=1 go test -count=1 ./batcher -run TestChaosChangesNoBit
+
 smoke: ## run the commands as a user would, right and wrong
 	@bash .ci/run smoke
 
@@ -54,4 +62,4 @@ clean: ## remove what make has built
 ci: ## everything that CI does
 	@bash .ci/run
 
-.PHONY: help check test race lint vuln cross golden arm64 fuzz smoke bench benchstat update tidy clean ci
+.PHONY: help check test race lint vuln cross golden arm64 fuzz soak chaos smoke bench benchstat update tidy clean ci
