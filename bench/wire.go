@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,9 @@ const WireName = "wire"
 
 // chunkBytes is how much travels in one write, as between worker and backbone.
 const chunkBytes = 16_000
+
+// smallBytes is a frame in which the payload hardly counts, as those of control messages.
+const smallBytes = 200
 
 // Wire measures the path between worker and backbone, without computing: WebSocket frames, the sealed stream,
 // and a gateway's copying, each in turns with the barest thing that moves the same bytes.
@@ -59,9 +63,10 @@ type WireObserver struct {
 
 // wirePoint is a way of ours beside the barest ones.
 type wirePoint struct {
-	name string
-	ways []wireWay // ours first
-	bars []wireBar
+	name  string
+	chunk int       // bytes of a write; 0: chunkBytes
+	ways  []wireWay // ours first
+	bars  []wireBar
 }
 
 // wireBar is what a figure of a point has to come to. Of a share or a factor it is the least, of a cost the
@@ -76,16 +81,18 @@ type wireBar struct {
 // wirePoints lists what is measured.
 func wirePoints() []wirePoint {
 	bare := wireWay{name: "bare TCP", open: openTCP}
+	frames := []wireWay{{name: "package ws", open: openFrames}, bare, {name: "gobwas wsutil", open: openUtil}}
 	return []wirePoint{
-		{"frames", []wireWay{{name: "package ws", open: openFrames}, bare, {name: "gobwas wsutil", open: openUtil}}, []wireBar{
+		{"frames", 0, frames, []wireBar{
 			{of: ofBaseline, against: 1, want: 0.75}, {of: ofBaseline, against: 2, want: 4},
 			{of: ofAllocs, want: 0, atMost: true},
 		}},
-		{"sealed", []wireWay{{name: "TLS in frames", open: openSealed}, bare}, []wireBar{{of: ofCPU, want: 0.65, atMost: true}}},
-		{"gateway, plain", []wireWay{{name: "gateway", open: openGateway}, {name: "io.Copy", open: openCopy}}, []wireBar{
+		{"small frames", smallBytes, frames, nil},
+		{"sealed", 0, []wireWay{{name: "TLS in frames", open: openSealed}, bare}, []wireBar{{of: ofCPU, want: 0.65, atMost: true}}},
+		{"gateway, plain", 0, []wireWay{{name: "gateway", open: openGateway}, {name: "io.Copy", open: openCopy}}, []wireBar{
 			{of: ofBaseline, against: 1, want: 0.9},
 		}},
-		{"gateway, TLS", []wireWay{{name: "gateway", open: openGatewayTLS}, {name: "crypto/tls, io.Copy", open: openCopyTLS}}, []wireBar{
+		{"gateway, TLS", 0, []wireWay{{name: "gateway", open: openGatewayTLS}, {name: "crypto/tls, io.Copy", open: openCopyTLS}}, []wireBar{
 			{of: ofBaseline, against: 1, want: 0.75},
 		}},
 	}
@@ -151,6 +158,7 @@ func (w Wire) point(ctx context.Context, p *wirePoint, until time.Time, say func
 		if pipes[i], err = p.ways[i].open(ctx); err != nil {
 			return nil, fmt.Errorf("%s: %w", p.ways[i].name, err)
 		}
+		pipes[i].chunk = cmp.Or(p.chunk, chunkBytes)
 		if _, err := pipes[i].move(ctx, min(w.Bytes, 1<<20)); err != nil { // buffers grow
 			return nil, fmt.Errorf("%s: %w", p.ways[i].name, err)
 		}
@@ -160,14 +168,22 @@ func (w Wire) point(ctx context.Context, p *wirePoint, until time.Time, say func
 		say(n + 1)
 		for k := range p.ways {
 			i := (k + n) % len(p.ways) // each is first in its turn
-			f, err := pipes[i].move(ctx, w.Bytes)
+			f, err := pipes[i].move(ctx, p.bytes(w.Bytes))
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", p.ways[i].name, err)
 			}
 			rounds[i] = append(rounds[i], f)
 		}
 	}
-	return wireResults(p, w.Bytes, rounds), nil
+	return wireResults(p, p.bytes(w.Bytes), rounds), nil
+}
+
+// bytes is how many a way moves a round: fewer in small writes, which take longer.
+func (p *wirePoint) bytes(n int64) int64 {
+	if p.chunk == 0 {
+		return n
+	}
+	return max(1, n/16)
 }
 
 func (w Wire) again(n int, until time.Time) bool {
@@ -188,6 +204,7 @@ type pipe struct {
 	write func(p []byte) error // one chunk; it may change p
 	read  io.Reader
 	into  []byte // for read
+	chunk int    // bytes of a write
 	close func()
 }
 
@@ -195,15 +212,15 @@ type pipe struct {
 func (x *pipe) move(ctx context.Context, n int64) (flowed, error) {
 	stop := context.AfterFunc(ctx, x.close) // ends both sides
 	defer stop()
-	chunk := make([]byte, chunkBytes)
+	chunk := make([]byte, x.chunk)
 	sent := make(chan error, 1)
 	runtime.GC()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	cpu, start := processCPU(), time.Now()
 	go func() { // ends when all is written, or the pipe is closed
-		for left := n; left > 0; left -= chunkBytes {
-			if err := x.write(chunk[:min(left, chunkBytes)]); err != nil {
+		for left := n; left > 0; left -= int64(x.chunk) {
+			if err := x.write(chunk[:min(left, int64(x.chunk))]); err != nil {
 				sent <- err
 				return
 			}

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -57,7 +58,8 @@ type WireVerdict struct {
 // wireResults makes figures of rounds: medians.
 func wireResults(p *wirePoint, bytes int64, rounds [][]flowed) []WireResult {
 	list := make([]WireResult, len(p.ways))
-	chunks := float64((bytes + chunkBytes - 1) / chunkBytes)
+	chunk := int64(cmp.Or(p.chunk, chunkBytes))
+	chunks := float64((bytes + chunk - 1) / chunk)
 	for i := range p.ways {
 		var rate, factor, cpu, allocs []float64
 		for n, f := range rounds[i] {
