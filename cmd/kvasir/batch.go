@@ -73,7 +73,7 @@ type batchState struct {
 
 // done reports whether the batch has ended.
 func (b *batchState) done() bool {
-	return b.Status != batches.InProgress && b.Status != batches.Finalizing
+	return b.Status != batches.InProgress && b.Status != batches.Finalizing && b.Status != batches.Cancelling
 }
 
 // Run answers a file here.

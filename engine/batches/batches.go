@@ -58,9 +58,10 @@ var (
 
 // Statuses of a batch.
 const (
-	Failed     = "failed" // validation
+	Failed     = "failed" // its input is wrong, or gone
 	InProgress = "in_progress"
 	Finalizing = "finalizing"
+	Cancelling = "cancelling"
 	Completed  = "completed"
 	Expired    = "expired"
 	Cancelled  = "cancelled"

@@ -31,6 +31,9 @@ func (s *Store) Create(ctx context.Context, input, endpoint string, metadata map
 		b.Status, b.Ended, b.Total, lines = Failed, b.Created, 0, nil
 	}
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
+		if err := isThere(ctx, tx, input); err != nil {
+			return err // it was deleted while it was read
+		}
 		if err := insertBatch(ctx, tx, b); err != nil {
 			return err
 		}
@@ -46,6 +49,17 @@ func (s *Store) Create(ctx context.Context, input, endpoint string, metadata map
 		return nil, err
 	}
 	return b, nil
+}
+
+func isThere(ctx context.Context, tx *sql.Tx, file string) error {
+	var n int
+	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM files WHERE id = ?", file).Scan(&n); err != nil {
+		return fmt.Errorf("batches: %w", err)
+	}
+	if n == 0 {
+		return fmt.Errorf("%w: file %.100q", ErrNotFound, file)
+	}
+	return nil
 }
 
 func insertBatch(ctx context.Context, tx *sql.Tx, b *Batch) error {
@@ -152,7 +166,7 @@ func (s *Store) batches(ctx context.Context, where string, args ...any) (list []
 	return list, nil
 }
 
-// Cancel ends a batch. What is done stays, and is in its output.
+// Cancel has a batch ended. What is done stays, and is in its output.
 func (s *Store) Cancel(ctx context.Context, id string) (*Batch, error) {
 	b, err := s.Batch(ctx, id)
 	if err != nil {
@@ -161,7 +175,7 @@ func (s *Store) Cancel(ctx context.Context, id string) (*Batch, error) {
 	if b.Done() {
 		return b, fmt.Errorf("%w: it is %s", ErrEnded, b.Status)
 	}
-	if err := s.end(ctx, id, Cancelled); err != nil {
+	if err := s.finish(ctx, id, Cancelled); err != nil {
 		return nil, err
 	}
 	return s.Batch(ctx, id)

@@ -7,8 +7,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 )
+
+// filePrefix begins the ids of files.
+const filePrefix = "file-"
 
 // AddFile takes a file of at most MaxBytes.
 func (s *Store) AddFile(ctx context.Context, name, purpose string, r io.Reader) (File, error) {
@@ -19,7 +23,7 @@ func (s *Store) AddFile(ctx context.Context, name, purpose string, r io.Reader) 
 	if count >= maxFiles {
 		return File{}, fmt.Errorf("%w: there are %d files; delete some", ErrTooBig, count)
 	}
-	id := newID("file-")
+	id := newID(filePrefix)
 	n, err := s.write(id, func(w io.Writer) error {
 		n, err := io.Copy(w, io.LimitReader(r, MaxBytes+1))
 		if err == nil && n > MaxBytes {
@@ -36,9 +40,38 @@ func (s *Store) AddFile(ctx context.Context, name, purpose string, r io.Reader) 
 
 func (s *Store) now() time.Time { return s.o.Now().Truncate(time.Second) }
 
+// newPrefix begins the names of files that are not whole.
+const newPrefix = "new-"
+
+// tidy removes what a killed process has left: files that are not whole, or were never recorded.
+func (s *Store) tidy(ctx context.Context) error {
+	list, err := s.Files(ctx)
+	if err != nil {
+		return err
+	}
+	known := map[string]bool{}
+	for _, f := range list {
+		known[f.ID] = true
+	}
+	found, err := os.ReadDir(s.path("."))
+	if err != nil {
+		return fmt.Errorf("batches: %w", err)
+	}
+	for _, e := range found {
+		name := e.Name()
+		if known[name] || !strings.HasPrefix(name, newPrefix) && !strings.HasPrefix(name, filePrefix) {
+			continue
+		}
+		if err := os.Remove(s.path(name)); err != nil {
+			return fmt.Errorf("batches: %w", err)
+		}
+	}
+	return nil
+}
+
 // write makes a file, whole or not at all.
 func (s *Store) write(id string, fill func(io.Writer) error) (n int64, err error) {
-	tmp, err := os.CreateTemp(s.path("."), "new-*")
+	tmp, err := os.CreateTemp(s.path("."), newPrefix+"*")
 	if err != nil {
 		return 0, fmt.Errorf("batches: %w", err)
 	}

@@ -87,6 +87,9 @@ func Open(ctx context.Context, dir string, o Options) (_ *Store, err error) {
 	if err := s.openDatabase(ctx); err != nil {
 		return nil, err
 	}
+	if err := s.tidy(ctx); err != nil {
+		return nil, errors.Join(err, s.db.Close())
+	}
 	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	if err := s.startQueue(ctx); err != nil {
 		s.stop()

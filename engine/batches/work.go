@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"os"
@@ -46,15 +48,18 @@ const (
 	endQueue  = "ends" // so that an end waits for no group
 	endPlaces = 2
 	expiry    = time.Minute // between looks at what has had its time
-	attempts  = 1000        // of a job; what fails for good fails its line
+	attempts  = 1000        // of a job, by which it is cut off
+	pause     = 5 * time.Second
 )
 
 // startQueue puts back what was under way when the process before this one ended, and starts to work.
 func (s *Store) startQueue(ctx context.Context) error {
 	workers := river.NewWorkers()
-	river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, j *river.Job[groupArgs]) error { return s.group(ctx, j.Args) }))
+	river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, j *river.Job[groupArgs]) error {
+		return s.again(ctx, j.Args.Batch, s.group(ctx, j.Args))
+	}))
 	river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, j *river.Job[endArgs]) error {
-		return s.end(ctx, j.Args.Batch, j.Args.Status)
+		return s.again(ctx, j.Args.Batch, s.end(ctx, j.Args.Batch, j.Args.Status))
 	}))
 	river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, _ *river.Job[expireArgs]) error { return s.expire(ctx) }))
 	var err error
@@ -81,6 +86,16 @@ func (s *Store) startQueue(ctx context.Context) error {
 	return nil
 }
 
+// again has a job tried once more after a pause, as often as it takes: a full disk may be emptied. What is
+// wrong with a line fails that line, and no job.
+func (s *Store) again(ctx context.Context, batch string, err error) error {
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	s.o.Log.Warn("a batch is held up, and goes on by itself", "batch", batch, "err", err)
+	return river.JobSnooze(pause)
+}
+
 // retry waits a second longer with each attempt, up to a minute.
 type retry struct{}
 
@@ -91,6 +106,8 @@ func (retry) NextRetry(job *rivertype.JobRow) time.Time {
 
 // group answers those lines of a group that have no answer yet.
 func (s *Store) group(ctx context.Context, g groupArgs) error {
+	ctx, leave := s.enter(ctx, g.Batch) // first, so that an end after the next line is heard of
+	defer leave()
 	b, err := s.Batch(ctx, g.Batch)
 	if err != nil || b.Status != InProgress {
 		return err
@@ -100,19 +117,39 @@ func (s *Store) group(ctx context.Context, g groupArgs) error {
 		return err
 	}
 	in, err := os.Open(s.path(b.Input))
+	if errors.Is(err, fs.ErrNotExist) {
+		return s.lost(ctx, b.ID, err)
+	}
 	if err != nil {
 		return fmt.Errorf("batches: %w", err)
 	}
 	defer in.Close() //nolint:errcheck // it is only read
-	ctx, leave := s.enter(ctx, b.ID)
-	defer leave()
 	errs := make([]error, len(list))
 	var wg sync.WaitGroup
 	for i, p := range list {
 		wg.Go(func() { errs[i] = s.answer(ctx, b, in, p) })
 	}
 	wg.Wait()
+	if ctx.Err() != nil {
+		return s.stopped(ctx, g.Batch)
+	}
 	return errors.Join(errs...)
+}
+
+// lost ends a batch whose input is no longer what was checked.
+func (s *Store) lost(ctx context.Context, batch string, why error) error {
+	if ctx.Err() != nil {
+		return s.stopped(ctx, batch)
+	}
+	s.o.Log.Error("a batch ends, since its file is gone or damaged", "batch", batch, "err", why)
+	text, err := json.Marshal([]LineError{{Code: codes[Failed], Message: "the input file is gone or damaged: " + why.Error()}})
+	if err != nil {
+		return fmt.Errorf("batches: %w", err)
+	}
+	if _, err := s.db.ExecContext(s.ctx, "UPDATE batches SET errors = ? WHERE id = ? AND status = ?", string(text), batch, InProgress); err != nil {
+		return fmt.Errorf("batches: %w", err)
+	}
+	return s.finish(s.ctx, batch, Failed)
 }
 
 // enter counts a group of a batch as under way, and returns a context that ends with the batch.
@@ -168,12 +205,13 @@ const tries = 3
 // answer computes one line and records its answer.
 func (s *Store) answer(ctx context.Context, b *Batch, in *os.File, p place) error {
 	text := make([]byte, p.length)
-	if _, err := in.ReadAt(text, p.start); err != nil {
+	_, err := in.ReadAt(text, p.start)
+	if err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("batches: line %d of %s: %w", p.line, b.Input, err)
 	}
-	l, err := parseLine(text)
-	if err != nil {
-		return fmt.Errorf("batches: line %d of %s has changed: %w", p.line, b.Input, err)
+	l, wrong := parseLine(text)
+	if err != nil || wrong != nil || l.ID != p.id {
+		return s.lost(ctx, b.ID, fmt.Errorf("line %d has changed", p.line))
 	}
 	for try, wait := 1, time.Second; ; wait = min(2*wait, time.Minute) {
 		status, out := s.o.Answerer.Answer(ctx, l.URL, l.Body, stamp(b, &l))
@@ -233,10 +271,7 @@ func (s *Store) record(ctx context.Context, b *Batch, line, status int, out []by
 		if left > 0 {
 			return nil
 		}
-		if _, err := s.queue.InsertTx(ctx, tx, endArgs{b.ID, Completed}, &river.InsertOpts{Queue: endQueue}); err != nil {
-			return fmt.Errorf("batches: %w", err)
-		}
-		return nil
+		return s.finishTx(ctx, tx, b.ID, Completed)
 	})
 }
 
@@ -244,7 +279,7 @@ func (s *Store) record(ctx context.Context, b *Batch, line, status int, out []by
 func (s *Store) expire(ctx context.Context) error {
 	list, err := s.batches(ctx, "WHERE ended = 0 AND expires <= ?", s.now().Unix())
 	for _, b := range list {
-		err = errors.Join(err, s.end(ctx, b.ID, Expired))
+		err = errors.Join(err, s.finish(ctx, b.ID, Expired))
 	}
 	return err
 }
@@ -253,6 +288,7 @@ func (s *Store) expire(ctx context.Context) error {
 var codes = map[string]string{
 	Expired:   "batch_expired",
 	Cancelled: "batch_cancelled",
+	Failed:    "input_missing",
 }
 
 // outputLine is a line of an output, or of an error file.

@@ -1,0 +1,140 @@
+package batches
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// begin returns a batch of 100 lines, ten of which are done.
+func begin(t *testing.T, s *Store, e *echo) string {
+	t.Helper()
+	id := create(t, s, input(100, numbered)).ID
+	for range 10 {
+		e.hold <- struct{}{}
+	}
+	for b := (&Batch{}); b.Completed < 10; {
+		var err error
+		if b, err = s.Batch(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return id
+}
+
+func holding() *echo {
+	e := newEcho()
+	e.hold = make(chan struct{})
+	return e
+}
+
+func TestCancelledBatchEndsThoughItsServerIsKilled(t *testing.T) {
+	e, dir := holding(), t.TempDir()
+	s := openStore(t, dir, e, fixed)
+	id := begin(t, s, e)
+	s.stop() // no job is begun any more
+	if b, err := s.Cancel(context.Background(), id); err != nil || b.Done() || b.Status != Cancelling {
+		t.Fatalf("%v: %+v", err, b)
+	}
+	closeStore(t, s)
+	s = openStore(t, dir, e, fixed)
+	defer closeStore(t, s)
+	if b := wait(t, s, id); b.Status != Cancelled || strings.Count(text(t, s, b.Output), "\n") != 10 {
+		t.Errorf("%+v", b)
+	}
+}
+
+func TestManyEndsOfABatchKeepItsAnswers(t *testing.T) {
+	e := holding()
+	s := openStore(t, t.TempDir(), e, fixed)
+	defer closeStore(t, s)
+	for range 5 {
+		id := begin(t, s, e)
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() { _, _ = s.Cancel(context.Background(), id) }) // some come too late
+		}
+		wg.Wait()
+		b := wait(t, s, id)
+		if out := text(t, s, b.Output); b.Status != Cancelled || strings.Count(out, `"text":"prompt `) != 10 {
+			t.Fatalf("%+v:\n%s", b, out)
+		}
+	}
+}
+
+func TestEndedBatchLeavesNoLines(t *testing.T) {
+	s := openStore(t, t.TempDir(), newEcho(), fixed)
+	const lines = 2*deleteLines + 3
+	b := wait(t, s, create(t, s, input(lines, numbered)).ID)
+	out := strings.Split(strings.TrimSuffix(text(t, s, b.Output), "\n"), "\n")
+	for i, l := range out {
+		if !strings.Contains(l, fmt.Sprintf(`"custom_id":"line %d"`, i)) {
+			t.Fatalf("line %d is %s", i, l)
+		}
+	}
+	for left := 1; left > 0; {
+		if err := s.db.QueryRowContext(t.Context(), "SELECT count(*) FROM lines").Scan(&left); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(out) != lines {
+		t.Errorf("%d lines, want %d", len(out), lines)
+	}
+	closeStore(t, s)
+}
+
+func TestBatchWhoseFileIsGoneOrChangedEnds(t *testing.T) {
+	for name, harm := range map[string]func(path string) error{
+		"gone":      os.Remove,
+		"cut off":   func(path string) error { return os.Truncate(path, 100) },
+		"other ids": func(path string) error { return os.WriteFile(path, []byte(other), 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, dir := holding(), t.TempDir()
+			s := openStore(t, dir, e, fixed)
+			id := begin(t, s, e)
+			b, err := s.Batch(t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			closeStore(t, s)
+			if err := harm(s.path(b.Input)); err != nil {
+				t.Fatal(err)
+			}
+			s = openStore(t, dir, e, fixed)
+			defer closeStore(t, s)
+			b = wait(t, s, id)
+			if b.Status != Failed || len(b.Validation) != 1 || strings.Count(text(t, s, b.Output), "\n") != 10 ||
+				strings.Count(text(t, s, b.ErrorFile), codes[Failed]) != 90 {
+				t.Errorf("%+v", b)
+			}
+		})
+	}
+}
+
+// other is a file like that of begin, with other ids.
+var other = strings.ReplaceAll(input(100, numbered), `"line `, `"lane `)
+
+func TestWhatAKilledUploadLeftIsRemoved(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, dir, newEcho(), fixed)
+	f, err := s.AddFile(t.Context(), "x", "batch", strings.NewReader("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeStore(t, s)
+	for _, name := range []string{"new-1", "file-unknown"} {
+		if err := os.WriteFile(filepath.Join(dir, "files", name), []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s = openStore(t, dir, newEcho(), fixed)
+	defer closeStore(t, s)
+	if list, err := os.ReadDir(filepath.Join(dir, "files")); err != nil || len(list) != 1 || list[0].Name() != f.ID {
+		t.Errorf("%v: %v", err, list)
+	}
+}
