@@ -175,7 +175,7 @@ func (a *app) shortHelp() error {
 		}
 		return plain
 	}}
-	for _, node := range a.model.Model.Leaves(true) {
+	for _, node := range a.model.Model.Children {
 		t.add("  kvasir "+node.Path(), node.Help)
 	}
 	t.print(s)

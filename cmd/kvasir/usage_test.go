@@ -11,6 +11,7 @@ import (
 var commands = []string{
 	"demo", "run", "chat", "serve", "worker", "hub", "gateway", "token create", "token list", "token revoke", "token root",
 	"token grant", "wallet", "model inspect", "model profile", "model synth", "doctor", "version", "config", "plan",
+	"batch run", "batch submit", "batch status", "batch watch", "batch fetch", "batch cancel",
 }
 
 func TestUsageErrorsAreOneLineThatSaysWhatToDo(t *testing.T) {
@@ -65,11 +66,12 @@ func TestWithoutArgumentsPrintsShortHelp(t *testing.T) {
 		t.Errorf("exit status %d, standard output %q; want %d and none", o.status, o.stdout, statusUsage)
 	}
 	for _, c := range commands {
+		c, _, _ = strings.Cut(c, " ") // those of a group stand in its own help
 		if !strings.Contains(o.stderr, "kvasir "+c+" ") {
 			t.Errorf("short help does not name kvasir %s:\n%s", c, o.stderr)
 		}
 	}
-	if n := strings.Count(o.stderr, "\n"); n > 25 {
+	if n := strings.Count(o.stderr, "\n"); n > 22 {
 		t.Errorf("short help has %d lines", n)
 	}
 	wantNarrow(t, o.stderr)
