@@ -34,6 +34,8 @@ const (
 	MaxID     = 512       // characters of a custom_id
 	maxErrors = 100       // that are told of a file
 	maxFiles  = 10_000
+	maxOpen   = 1000   // batches that have not ended
+	maxEnded  = 10_000 // older ones are forgotten
 )
 
 // groupLines is how many lines one job has. They are answered at the same time.
@@ -48,6 +50,8 @@ var (
 	ErrNotFound = errors.New("batches: not found")
 	// ErrTooBig: a file has more bytes than MaxBytes, or there are too many files.
 	ErrTooBig = errors.New("batches: too big")
+	// ErrFull: so many batches have not ended. Try again later.
+	ErrFull = errors.New("batches: too many batches have not ended; wait for some, or cancel them")
 	// ErrInUse: a batch that has not ended needs the file.
 	ErrInUse = errors.New("batches: file is in use")
 	// ErrEnded: the batch has ended already.

@@ -34,6 +34,9 @@ func (s *Store) Create(ctx context.Context, input, endpoint string, metadata map
 		if err := isThere(ctx, tx, input); err != nil {
 			return err // it was deleted while it was read
 		}
+		if err := makeRoom(ctx, tx); err != nil {
+			return err
+		}
 		if err := insertBatch(ctx, tx, b); err != nil {
 			return err
 		}
@@ -58,6 +61,23 @@ func isThere(ctx context.Context, tx *sql.Tx, file string) error {
 	}
 	if n == 0 {
 		return fmt.Errorf("%w: file %.100q", ErrNotFound, file)
+	}
+	return nil
+}
+
+// makeRoom bounds how many batches there are.
+func makeRoom(ctx context.Context, tx *sql.Tx) error {
+	var n int
+	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM batches WHERE ended = 0").Scan(&n); err != nil {
+		return fmt.Errorf("batches: %w", err)
+	}
+	if n >= maxOpen {
+		return ErrFull
+	}
+	_, err := tx.ExecContext(ctx, `DELETE FROM batches WHERE ended != 0 AND number <= (SELECT max(number) FROM batches) - ?
+		AND NOT EXISTS (SELECT 1 FROM lines WHERE batch = batches.id)`, maxEnded)
+	if err != nil {
+		return fmt.Errorf("batches: %w", err)
 	}
 	return nil
 }

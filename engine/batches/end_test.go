@@ -2,7 +2,10 @@ package batches
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -136,5 +139,51 @@ func TestWhatAKilledUploadLeftIsRemoved(t *testing.T) {
 	defer closeStore(t, s)
 	if list, err := os.ReadDir(filepath.Join(dir, "files")); err != nil || len(list) != 1 || list[0].Name() != f.ID {
 		t.Errorf("%v: %v", err, list)
+	}
+}
+
+func TestBatchesAreBounded(t *testing.T) {
+	s := openStore(t, t.TempDir(), newEcho(), fixed)
+	defer closeStore(t, s)
+	fill := func(from, n int, ended int) {
+		t.Helper()
+		_, err := s.db.ExecContext(t.Context(), `WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < ?)
+			INSERT INTO batches (id, number, input, endpoint, metadata, status, created, expires, ended)
+			SELECT 'b' || (n + ?), n + ?, '', '', '{}', ?, 0, 1 << 40, ? FROM c`, n, from, from, Finalizing, ended)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	fill(0, maxEnded+5, 1)
+	wait(t, s, create(t, s, input(1, numbered)).ID)
+	if _, err := s.Batch(t.Context(), "b5"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("the oldest batch: %v, want %v", err, ErrNotFound)
+	}
+	if _, err := s.Batch(t.Context(), "b6"); err != nil {
+		t.Error(err)
+	}
+	fill(maxEnded+10, maxOpen, 0)
+	f, err := s.AddFile(t.Context(), "x", "batch", strings.NewReader(input(1, numbered)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Create(t.Context(), f.ID, "/v1/completions", nil); !errors.Is(err, ErrFull) {
+		t.Errorf("%v, want %v", err, ErrFull)
+	}
+}
+
+func TestFilesTakenAtATimeAreBounded(t *testing.T) {
+	s := openStore(t, t.TempDir(), newEcho(), fixed)
+	defer closeStore(t, s)
+	h := NewHandler(s)
+	for range places {
+		h.places <- struct{}{}
+	}
+	for _, path := range []string{"/v1/files", "/v1/batches"} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, path, http.NoBody))
+		if w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") == "" {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"mime"
 	"mime/multipart"
 	"net/http"
+	"os"
 	"strconv"
 	"time"
 
@@ -16,26 +17,61 @@ import (
 
 // Handler answers requests about files and batches. It is an http.Handler.
 type Handler struct {
-	s   *Store
-	mux *http.ServeMux
+	s      *Store
+	mux    *http.ServeMux
+	places chan struct{} // one a file that is taken, or checked
 }
 
-// bodyTime is how long a file of MaxBytes may take to come.
-const bodyTime = 30 * time.Minute
+// Limits of files that come.
+const (
+	bodyTime = 30 * time.Minute // for one of MaxBytes
+	partTime = 30 * time.Second // without a byte
+	places   = 8                // at a time
+)
 
 // NewHandler returns a handler for what is in s.
 func NewHandler(s *Store) *Handler {
-	h := &Handler{s: s, mux: http.NewServeMux()}
-	h.mux.HandleFunc("POST /v1/files", h.upload)
+	h := &Handler{s: s, mux: http.NewServeMux(), places: make(chan struct{}, places)}
+	h.mux.HandleFunc("POST /v1/files", h.limited(h.upload))
 	h.mux.HandleFunc("GET /v1/files", h.listFiles)
 	h.mux.HandleFunc("GET /v1/files/{id}", h.file)
 	h.mux.HandleFunc("GET /v1/files/{id}/content", h.content)
 	h.mux.HandleFunc("DELETE /v1/files/{id}", h.deleteFile)
-	h.mux.HandleFunc("POST /v1/batches", h.create)
+	h.mux.HandleFunc("POST /v1/batches", h.limited(h.create))
 	h.mux.HandleFunc("GET /v1/batches", h.list)
 	h.mux.HandleFunc("GET /v1/batches/{id}", h.batch)
 	h.mux.HandleFunc("POST /v1/batches/{id}/cancel", h.cancel)
 	return h
+}
+
+// limited has a few requests answered at a time: each takes megabytes.
+func (h *Handler) limited(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case h.places <- struct{}{}:
+			defer func() { <-h.places }()
+			next(w, r)
+		default:
+			serve.Refuse(w, http.StatusTooManyRequests, "", "too many files are being taken; try again")
+		}
+	}
+}
+
+// body is that of a request which may take long, as long as it goes on.
+type body struct {
+	io.Reader
+	out   *http.ResponseController
+	until time.Time
+}
+
+// Read is io.Reader's.
+func (b *body) Read(p []byte) (int, error) {
+	limit := time.Now().Add(partTime)
+	if limit.After(b.until) {
+		limit = b.until
+	}
+	_ = b.out.SetReadDeadline(limit) // who cannot is no connection
+	return b.Reader.Read(p)
 }
 
 // ServeHTTP is http.Handler's.
@@ -58,6 +94,10 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 		serve.Refuse(w, http.StatusConflict, "", err.Error())
 	case errors.Is(err, ErrTooBig), errors.As(err, &big):
 		serve.Refuse(w, http.StatusRequestEntityTooLarge, "file", err.Error())
+	case errors.Is(err, ErrFull):
+		serve.Refuse(w, http.StatusTooManyRequests, "", err.Error())
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		serve.Refuse(w, http.StatusRequestTimeout, "", "the request took too long to come")
 	default:
 		h.s.o.Log.Error("a request about batches failed", "path", r.URL.Path, "err", err)
 		serve.Refuse(w, http.StatusInternalServerError, "", err.Error())
@@ -89,15 +129,13 @@ type page[T any] struct {
 
 // upload takes a form with the fields purpose and file, in any order.
 func (h *Handler) upload(w http.ResponseWriter, r *http.Request) {
-	out := http.NewResponseController(w)
-	// A large file takes longer than other requests; without deadlines the server has set none.
-	_ = out.SetReadDeadline(time.Now().Add(bodyTime))
 	kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil || kind != "multipart/form-data" || params["boundary"] == "" {
 		serve.Refuse(w, http.StatusBadRequest, "", "want a form, multipart/form-data, with file and purpose")
 		return
 	}
-	form := multipart.NewReader(http.MaxBytesReader(w, r.Body, MaxBytes+1<<20), params["boundary"])
+	all := &body{http.MaxBytesReader(w, r.Body, MaxBytes+1<<20), http.NewResponseController(w), time.Now().Add(bodyTime)}
+	form := multipart.NewReader(all, params["boundary"])
 	var f File
 	purpose, kept := "", false
 	defer func() {
@@ -189,7 +227,7 @@ func (h *Handler) content(w http.ResponseWriter, r *http.Request) {
 	}
 	defer f.Close() //nolint:errcheck // it is only read
 	w.Header().Set("Content-Type", "application/jsonl")
-	_, _ = io.Copy(w, f) // whoever asked may have gone
+	serve.Copy(w, f)
 }
 
 func (h *Handler) deleteFile(w http.ResponseWriter, r *http.Request) {

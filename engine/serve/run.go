@@ -15,6 +15,7 @@ const (
 	headBytes = 16 << 10
 	bodyTime  = 30 * time.Second // head and body together
 	idleTime  = 2 * time.Minute
+	copyTime  = 30 * time.Second // for each step of an answer
 )
 
 // Run answers on l until ctx ends. Then it takes no more, lets what is under way finish for as long as

@@ -14,6 +14,7 @@
 package serve
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -22,6 +23,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"time"
 
 	"kvasir/engine/chat"
@@ -216,11 +218,8 @@ func (h *Handler) complete(w http.ResponseWriter, r *http.Request, k kind) {
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.o.Body))
 	if err != nil {
-		var big *http.MaxBytesError
-		if errors.As(err, &big) {
-			refuse(w, invalid(http.StatusRequestEntityTooLarge, "", "the request has more than %d bytes", big.Limit))
-		}
-		return // else whoever asked has gone
+		refuse(w, badBody(err))
+		return
 	}
 	a, f := h.newReply(r.Context(), body, k)
 	switch {
@@ -273,9 +272,26 @@ func WriteJSON(w http.ResponseWriter, status int, v any) { answer(w, status, v) 
 
 // answer writes v as JSON. Whoever asked may have gone.
 func answer(w http.ResponseWriter, status int, v any) {
+	text := append(encode(v), '\n')
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
 	w.WriteHeader(status)
-	_, _ = w.Write(append(encode(v), '\n'))
+	Copy(w, bytes.NewReader(text))
+}
+
+// Copy writes the body of an answer. Whoever asked may have gone, and one who takes nothing of it for a
+// while is let go: else he would hold the place of his request for ever.
+func Copy(w http.ResponseWriter, r io.Reader) {
+	const step = 64 << 10
+	out := http.NewResponseController(w)
+	for {
+		_ = out.SetWriteDeadline(time.Now().Add(copyTime)) // who cannot is no connection
+		if _, err := io.CopyN(w, r, step); err != nil {
+			break // also at the end
+		}
+	}
+	_ = out.Flush()
+	_ = out.SetWriteDeadline(time.Time{}) // the connection may carry more requests
 }
 
 func encode(v any) []byte {

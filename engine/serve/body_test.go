@@ -1,0 +1,81 @@
+package serve
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestBrokenBodiesAreRefused has clients that send less than they say: none is told 200.
+func TestBrokenBodiesAreRefused(t *testing.T) {
+	address := strings.TrimPrefix(start(t, &fake{}, Options{}), "http://")
+	for name, request := range map[string]string{
+		"half":      "Content-Length: 100\r\n\r\n{\"prompt\"",
+		"bad chunk": "Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+	} {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = io.WriteString(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"+request)
+		err = errors.Join(err, conn.(*net.TCPConn).CloseWrite())
+		got, readErr := io.ReadAll(conn)
+		if err := errors.Join(err, readErr, conn.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.HasPrefix(got, []byte("HTTP/1.1 400 ")) || !bytes.Contains(got, []byte("ends in the middle")) {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+	if f := badBody(os.ErrDeadlineExceeded); f.status != http.StatusRequestTimeout {
+		t.Errorf("a slow body gets %d", f.status)
+	}
+}
+
+// deadlines is a client that takes so many bytes, and then nothing.
+type deadlines struct {
+	httptest.ResponseRecorder
+	left int
+	did  []string
+}
+
+func (d *deadlines) SetWriteDeadline(at time.Time) error {
+	if at.IsZero() {
+		d.did = append(d.did, "none")
+	} else {
+		d.did = append(d.did, "limit")
+	}
+	return nil
+}
+
+func (d *deadlines) FlushError() error { return nil }
+
+func (d *deadlines) Write(b []byte) (int, error) {
+	if d.left -= len(b); d.left < 0 {
+		return 0, os.ErrDeadlineExceeded
+	}
+	d.did = append(d.did, "write")
+	return len(b), nil
+}
+
+func TestClientThatTakesNothingIsLetGo(t *testing.T) {
+	const step = 64 << 10
+	for left, want := range map[int][]string{
+		step:     {"limit", "write", "limit", "none"},
+		3 * step: {"limit", "write", "limit", "write", "limit", "none"},
+	} {
+		d := &deadlines{left: left}
+		Copy(d, bytes.NewReader(make([]byte, 2*step)))
+		if got := slices.Compact(d.did); !slices.Equal(got, want) {
+			t.Errorf("with %d bytes taken: %v, want %v", left, got, want)
+		}
+	}
+}
