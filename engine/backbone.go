@@ -6,13 +6,10 @@ import (
 	"strings"
 	"time"
 
+	"kvasir/batcher"
 	"kvasir/wire/relay"
 	"kvasir/wire/seal"
 )
-
-// farFlights is how many micro-batches are under way at once where experts may be far away: while some
-// wait for them, the backbone computes another.
-const farFlights = 4
 
 // BackboneOptions are for NewBackbone.
 type BackboneOptions struct {
@@ -80,10 +77,13 @@ func (b *Backbone) start(o BackboneOptions) (err error) {
 	if c.Slices, err = o.source(b.local); err != nil {
 		return err
 	}
+	pilot := &batcher.Pilot{}
+	c.Trace = tracing(pilot, batcher.LocalName)
 	if b.swarm, err = NewSwarm(c); err != nil {
 		return err
 	}
-	if b.far, err = b.local.With(b.swarm.Experts(), farFlights); err != nil {
+	p := newPace(b.swarm.Experts(), pilot)
+	if b.far, err = b.local.with(p, maxFlights, p.wanted); err != nil {
 		return err
 	}
 	o.Log.Info("experts are computed here until a worker joins")

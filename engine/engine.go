@@ -122,7 +122,7 @@ func (e *Engine) assemble(profile func(layers int) (ref.Profile, bool, error)) e
 	}
 	whole()
 	e.experts = experts.NewLocal(store)
-	return e.begin(1)
+	return e.begin(1, nil)
 }
 
 // progress returns what counts bytes that are ready, and what says that all are.
@@ -140,7 +140,7 @@ func (e *Engine) progress() (loaded func(bytes int), whole func()) {
 }
 
 // begin starts the scheduler, with so many micro-batches under way at once.
-func (e *Engine) begin(flights int) error {
+func (e *Engine) begin(flights int, wanted func() int) error {
 	budget := e.options.Memory
 	if budget == 0 {
 		budget = max(int64(machine.Read().Available/2), smallMemory)
@@ -156,7 +156,8 @@ func (e *Engine) begin(flights int) error {
 	}
 	var err error
 	e.scheduler, err = schedule.New(schedule.Config{
-		Model: e.model, Memory: e.memory, Experts: e.experts, Flights: flights, Sequences: e.options.Sequences,
+		Model: e.model, Memory: e.memory, Experts: e.experts, Flights: flights, Wanted: wanted,
+		Sequences: e.options.Sequences,
 	})
 	return err
 }
@@ -277,10 +278,13 @@ func loadTemplate(f *gguf.File, t *tokenizer.Tokenizer) (*chat.Template, error) 
 // With returns an engine of the same model whose routed experts are computed by x, which answers flights
 // calls at once. It is to be closed, before the engine that it was made of, and has memory of its own for
 // sequences.
-func (e *Engine) With(x moe.Experts, flights int) (*Engine, error) {
+func (e *Engine) With(x moe.Experts, flights int) (*Engine, error) { return e.with(x, flights, nil) }
+
+// with is With, with as many of flights as are wanted at present; nil: all.
+func (e *Engine) with(x moe.Experts, flights int, wanted func() int) (*Engine, error) {
 	other := *e
 	other.experts, other.other = x, true
-	if err := other.begin(flights); err != nil {
+	if err := other.begin(flights, wanted); err != nil {
 		return nil, err
 	}
 	return &other, nil

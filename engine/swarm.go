@@ -69,6 +69,7 @@ type SwarmConfig struct {
 
 	Local moe.Experts // computes what no worker answers; nil: calls wait for a worker
 	Wait  time.Duration
+	Trace func(*batcher.Call) // is told of every call; may be nil
 
 	Refuse func(seal.Proof) error   // why a worker is not wanted; may be nil
 	Joined func(WorkerStats)        // may be nil
@@ -136,7 +137,7 @@ func NewSwarm(c SwarmConfig) (*Swarm, error) {
 	ctx, end := context.WithCancelCause(context.Background())
 	s := &Swarm{
 		c: c, cancel: func() { end(errEnding) },
-		dispatcher: batcher.NewDispatcher(batcher.Options{Local: c.Local, Wait: c.Wait}),
+		dispatcher: batcher.NewDispatcher(batcher.Options{Local: c.Local, Wait: c.Wait, Trace: c.Trace}),
 		failed:     make(chan struct{}),
 		changed:    make(chan struct{}),
 		planned:    true,

@@ -38,6 +38,7 @@ type fake struct {
 	parting func()                                         // of each fork; may be nil
 	making  func()                                         // of each resume; may be nil
 	known   int                                            // tokens that every resume finds
+	wanted  func() int                                     // flights; may be nil
 
 	mu       sync.Mutex
 	budget   int64
@@ -207,7 +208,7 @@ func newFake(t *testing.T, f *fake, l limits, retries int) *Scheduler {
 	if f.budget == 0 {
 		f.budget = 1 << 40
 	}
-	s := start(f, sh, l, retries)
+	s := start(f, sh, l, retries, f.wanted)
 	t.Cleanup(func() {
 		if err := s.Close(context.Background()); err != nil {
 			t.Error(err)

@@ -51,7 +51,11 @@ func (f *flight) take() bool {
 	defer s.mu.Unlock()
 	for {
 		admitted := s.admit()
-		if f.pieces = s.core.next(f.pieces[:0]); len(f.pieces) > 0 {
+		f.pieces = f.pieces[:0]
+		if s.flying < s.trim() {
+			f.pieces = s.core.next(f.pieces)
+		}
+		if len(f.pieces) > 0 {
 			break
 		}
 		if s.closed && len(s.requests) == 0 {
@@ -61,6 +65,7 @@ func (f *flight) take() bool {
 			s.work.Wait()
 		}
 	}
+	s.flying++
 	f.live = len(f.pieces)
 	if f.ctx == nil || f.ctx.Err() != nil {
 		f.ctx, f.cancel = context.WithCancel(context.Background())
@@ -74,6 +79,14 @@ func (f *flight) take() bool {
 		p.t.owner.load(f.steps[i], p.n)
 	}
 	return true
+}
+
+// trim sets how many micro-batches share what there is, and returns it. mu is held.
+func (s *Scheduler) trim() int {
+	if s.wanted != nil {
+		s.core.flights = max(1, min(s.wanted(), len(s.flights)))
+	}
+	return s.core.flights
 }
 
 // admit makes the sequences of those whose turn it is, and reports whether there were any. mu is
@@ -188,6 +201,7 @@ func (f *flight) land(err error) {
 	s := f.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.flying--
 	for i, p := range f.pieces {
 		st := f.steps[i]
 		s.landed(p, st, err)

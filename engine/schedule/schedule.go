@@ -61,8 +61,11 @@ type Config struct {
 	Memory  *model.Memory // of Model; the scheduler's alone
 	Experts moe.Experts   // of Model; safe for Flights concurrent calls
 
-	Rows      int // the most of a micro-batch: 1 to model.BatchRows, which is the default
-	Flights   int // micro-batches under way at once; 1 by default
+	Rows    int // the most of a micro-batch: 1 to model.BatchRows, which is the default
+	Flights int // micro-batches under way at once; 1 by default
+	// Wanted says how many of Flights there should be at present, so that each is as large as can be. It
+	// is called with a lock held, and must not wait; nil: all of them.
+	Wanted    func() int
 	Sequences int // that run at once, and so the most choices of a request; 512 by default
 	Waiting   int // requests that wait to be admitted; 1024 by default
 	Retries   int // of a choice whose micro-batch the experts could not run; none by default
@@ -141,6 +144,7 @@ type Scheduler struct {
 	back    backend
 	shape   shape
 	retries int
+	wanted  func() int     // nil: all flights
 	wg      sync.WaitGroup // of flights
 
 	mu       sync.Mutex // before Stream.mu and the memory's
@@ -148,6 +152,7 @@ type Scheduler struct {
 	requests map[*request]struct{} // that are not over
 	closed   bool
 	flights  []*flight
+	flying   int           // of them, those with a micro-batch under way
 	work     sync.Cond     // with mu: there may be something for a flight, or the end has come
 	drained  chan struct{} // closed when no request is left after closed
 	counts   Stats         // those that core does not count
@@ -167,12 +172,12 @@ func New(c Config) (*Scheduler, error) {
 		return nil, err
 	}
 	sh := shape{vocab: c.Model.Vocab, context: c.Model.Context, budget: c.Memory.Stats().Budget}
-	return start(&local{c.Model, c.Memory, c.Experts}, sh, l, c.Retries), nil
+	return start(&local{c.Model, c.Memory, c.Experts}, sh, l, c.Retries, c.Wanted), nil
 }
 
-func start(b backend, sh shape, l limits, retries int) *Scheduler {
+func start(b backend, sh shape, l limits, retries int, wanted func() int) *Scheduler {
 	s := &Scheduler{
-		back: b, shape: sh, retries: retries,
+		back: b, shape: sh, retries: retries, wanted: wanted,
 		core:     core{limits: l, bytes: b.bytes},
 		requests: map[*request]struct{}{},
 		drained:  make(chan struct{}),

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -183,6 +184,33 @@ func TestFlightsAreUnderWayTogether(t *testing.T) {
 	})
 }
 
+func TestFlightsAreAsManyAsAreWanted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		before, next := held()
+		var wanted atomic.Int32
+		f := &fake{before: before, wanted: func() int { return int(wanted.Load()) }}
+		s := newFake(t, f, limits{flights: 3}, 0)
+		submit(t, s, Request{Prompt: prompt(5), Limit: 4, Choices: []Chooser{
+			&dice{vocab: fakeVocab}, &dice{vocab: fakeVocab}, &dice{vocab: fakeVocab},
+		}})
+		synctest.Wait()
+		next <- nil // the prompt; then all choices together, one micro-batch after the other
+		synctest.Wait()
+		next <- nil
+		synctest.Wait()
+		wanted.Store(2)
+		next <- nil
+		synctest.Wait()
+		if got := fmt.Sprint(f.batches); got != "[[5] [1 1 1] [1 1 1] [1 1] [1]]" {
+			t.Errorf("micro-batches %s, want one at a time, and two when two are wanted", got)
+		}
+		wanted.Store(100) // more than there are
+		next <- nil
+		next <- nil
+		synctest.Wait()
+	})
+}
+
 func TestFaultFailsItsOwnRequestOnly(t *testing.T) {
 	fault := errors.New("a row is damaged")
 	f := &fake{fault: func(tokens []int32) error {
@@ -303,7 +331,8 @@ func TestChanceFindsNoOrder(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))
-	f := &fake{budget: testBytes(400), known: 7}
+	var calls atomic.Int64
+	f := &fake{budget: testBytes(400), known: 7, wanted: func() int { return int(calls.Add(1) % 5) }}
 	s := newFake(t, f, limits{rows: 40, flights: 3, sequences: 20, waiting: 1000}, 0)
 	requests := 1000
 	if testing.Short() {

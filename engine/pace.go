@@ -1,0 +1,73 @@
+package engine
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"kvasir/batcher"
+	"kvasir/internal/moe"
+)
+
+// maxFlights is the most micro-batches that are under way at once where experts may be far away: while some
+// wait for them, the backbone computes others.
+const maxFlights = 16
+
+// pace finds out how many micro-batches are to be under way: as few as hide the time that experts are away,
+// so that each is as large as can be. It is the executor before the swarm, which it shows to a pilot.
+type pace struct {
+	next  moe.Experts
+	pilot *batcher.Pilot
+
+	mu   sync.Mutex
+	last map[context.Context]step // by micro-batch: each has a context of its own
+}
+
+// step is the end of a micro-batch's last call.
+type step struct {
+	layer int
+	at    time.Time
+}
+
+// maxSteps bounds what is remembered of micro-batches that have ended.
+const maxSteps = 4 * maxFlights
+
+func newPace(next moe.Experts, pilot *batcher.Pilot) *pace {
+	return &pace{next: next, pilot: pilot, last: map[context.Context]step{}}
+}
+
+// Forward implements moe.Experts. What passes between the answer of one layer and the call for the next is the
+// backbone's own time.
+func (p *pace) Forward(ctx context.Context, b *moe.Batch, out *moe.Partials) error {
+	layer := b.Layer
+	p.mu.Lock()
+	before, ok := p.last[ctx]
+	p.mu.Unlock()
+	if ok && before.layer == layer-1 {
+		p.pilot.Own(layer, time.Since(before.at))
+	}
+	err := p.next.Forward(ctx, b, out)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.last) >= maxSteps {
+		clear(p.last)
+	}
+	p.last[ctx] = step{layer, time.Now()}
+	return err
+}
+
+// wanted is schedule.Config's.
+func (p *pace) wanted() int { return p.pilot.Flights(0, 0, maxFlights) }
+
+// tracing returns what shows a swarm's calls to a pilot. What this machine has computed alone was not away.
+func tracing(pilot *batcher.Pilot, local string) func(*batcher.Call) {
+	return func(c *batcher.Call) {
+		for i := range c.Spans {
+			if c.Spans[i].To != local {
+				pilot.Call(c)
+				return
+			}
+		}
+		pilot.Call(&batcher.Call{Layer: c.Layer, Rows: c.Rows, Start: c.Start, Err: c.Err})
+	}
+}

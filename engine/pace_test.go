@@ -1,0 +1,70 @@
+package engine
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"kvasir/batcher"
+	"kvasir/internal/moe"
+)
+
+// delayed answers after a while.
+type delayed time.Duration
+
+func (d delayed) Forward(_ context.Context, b *moe.Batch, out *moe.Partials) error {
+	time.Sleep(time.Duration(d))
+	out.Reset(b.Rows, b.Hidden)
+	return nil
+}
+
+func TestFlightsHideWhatIsAwayAndNoMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pilot := &batcher.Pilot{}
+		d := batcher.NewDispatcher(batcher.Options{Local: delayed(20 * time.Millisecond), Trace: tracing(pilot, batcher.LocalName)})
+		p := newPace(d, pilot)
+		// walk takes a micro-batch through the layers, with 30 ms of the backbone's before each.
+		walk := func() {
+			for layer := range 4 {
+				b, err := moe.NewBatch(moe.Shape{Layer: layer, Hidden: 256, Format: moe.RowQ8K}, 1, 1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				b.Grow([]uint16{0}, []float32{1})
+				var out moe.Partials
+				time.Sleep(30 * time.Millisecond)
+				if err := p.Forward(t.Context(), b, &out); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		walk()
+		if n := p.wanted(); n != 1 {
+			t.Errorf("%d flights wanted while everything is computed here, want 1", n)
+		}
+		all, err := batcher.All(4, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := d.Join("far", delayed(80*time.Millisecond), all)
+		for range 20 { // the latest times count
+			walk()
+		}
+		// Own 3 x 30 ms: before the first layer there is nothing to count from. Away 4 x 80 ms, which the
+		// worker works, as far as anybody knows: one more than that takes.
+		if n := p.wanted(); n != 2 {
+			t.Errorf("%d flights wanted with experts 80 ms away, want 2", n)
+		}
+		m.Leave()
+		for range 80 {
+			walk()
+		}
+		if n := p.wanted(); n != 1 {
+			t.Errorf("%d flights wanted after the worker has left, want 1", n)
+		}
+		if len(p.last) > maxSteps {
+			t.Errorf("%d micro-batches are remembered", len(p.last))
+		}
+	})
+}
