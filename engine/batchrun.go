@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"time"
@@ -30,7 +31,9 @@ type BatchRun struct {
 // Errors of RunBatch; each says what to do.
 var (
 	// ErrOtherInput: what is left of an interrupted run is of another input.
-	ErrOtherInput = errors.New("is left of a run over another input: delete it, or give another output")
+	ErrOtherInput = errors.New("is left of a run over another input, or with another model: delete it, or give another output")
+	// ErrOutput: the answers cannot go where they are wanted.
+	ErrOutput = errors.New("give another file for the output")
 	// ErrLines: the input is wrong.
 	ErrLines = errors.New("nothing was computed, since the input is wrong")
 )
@@ -44,10 +47,14 @@ func (r *BatchRun) folder() string { return r.Output + ".part" }
 // RunBatch answers all lines of a file and puts the answers into another. When ctx ends, or the process, the
 // same run goes on with the lines that have no answer yet. After ErrLines the batch says what is wrong.
 func (e *Engine) RunBatch(ctx context.Context, r BatchRun) (b *batches.Batch, err error) {
+	if err := r.check(); err != nil {
+		return nil, err
+	}
 	sum, endpoint, err := inspectLines(r.Input)
 	if err != nil {
 		return nil, err
 	}
+	is := map[string]string{"sha256": sum, "model": e.Name()}
 	fresh := false
 	if _, err := os.Stat(r.folder()); errors.Is(err, os.ErrNotExist) {
 		fresh = true
@@ -55,7 +62,7 @@ func (e *Engine) RunBatch(ctx context.Context, r BatchRun) (b *batches.Batch, er
 	if err := os.MkdirAll(r.folder(), 0o700); err != nil {
 		return nil, err
 	}
-	lock, err := os.OpenFile(filepath.Join(r.folder(), "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	lock, err := os.OpenFile(filepath.Join(r.folder(), lockName), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -68,15 +75,62 @@ func (e *Engine) RunBatch(ctx context.Context, r BatchRun) (b *batches.Batch, er
 	if err != nil {
 		return nil, err
 	}
-	b, err = r.follow(ctx, s, sum, endpoint)
+	b, err = r.follow(ctx, s, is, endpoint)
 	if err == nil {
 		err = r.fetch(ctx, s, b)
 	}
 	err = errors.Join(err, s.Close())
 	if err == nil || fresh && errors.Is(err, ErrLines) {
-		err = errors.Join(err, os.RemoveAll(r.folder()))
+		err = errors.Join(err, r.remove(lock))
 	}
 	return b, err
+}
+
+const lockName = "lock"
+
+// remove deletes the folder of a run that is done.
+func (r *BatchRun) remove(lock *os.File) error {
+	list, err := os.ReadDir(r.folder())
+	if err != nil {
+		return err
+	}
+	for _, e := range list {
+		if e.Name() != lockName {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(r.folder(), e.Name())))
+		}
+	}
+	_ = lock.Close() // nothing was written; Windows deletes no file that is open
+	return errors.Join(err, os.Remove(lock.Name()), os.Remove(r.folder()))
+}
+
+// check refuses what would destroy a file that is no earlier output.
+func (r *BatchRun) check() error {
+	in, err := os.Stat(r.Input)
+	if err != nil {
+		return err
+	}
+	if filepath.Clean(r.Output) == filepath.Clean(r.Errors) {
+		return fmt.Errorf("%s: answers and lines that failed cannot be in one file: %w", r.Output, ErrOutput)
+	}
+	for _, path := range []string{r.Output, r.Errors} {
+		out, err := os.Stat(path)
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+		case err != nil:
+			return err
+		case !out.Mode().IsRegular():
+			return fmt.Errorf("%s is no regular file: %w", path, ErrOutput)
+		case os.SameFile(in, out):
+			return fmt.Errorf("%s is the input: %w", path, ErrOutput)
+		}
+	}
+	return nil
+}
+
+// BatchEndpoint returns what the requests of a file are for: the URL of its first line.
+func BatchEndpoint(path string) (string, error) {
+	_, endpoint, err := inspectLines(path)
+	return endpoint, err
 }
 
 // inspectLines names a file by its content, and returns the URL of its first line.
@@ -113,7 +167,7 @@ func inspectLines(path string) (sum, endpoint string, err error) {
 }
 
 // follow begins the batch, or goes on with it, and returns when it has ended.
-func (r *BatchRun) follow(ctx context.Context, s *batches.Store, sum, endpoint string) (*batches.Batch, error) {
+func (r *BatchRun) follow(ctx context.Context, s *batches.Store, is map[string]string, endpoint string) (*batches.Batch, error) {
 	list, err := s.Batches(ctx, "", 1)
 	if err != nil {
 		return nil, err
@@ -121,10 +175,10 @@ func (r *BatchRun) follow(ctx context.Context, s *batches.Store, sum, endpoint s
 	var b *batches.Batch
 	switch {
 	case len(list) == 0:
-		if b, err = r.begin(ctx, s, sum, endpoint); err != nil {
+		if b, err = r.begin(ctx, s, is, endpoint); err != nil {
 			return nil, err
 		}
-	case list[0].Metadata["sha256"] != sum:
+	case !maps.Equal(list[0].Metadata, is):
 		return nil, fmt.Errorf("%s %w", r.folder(), ErrOtherInput)
 	default:
 		b = list[0]
@@ -152,7 +206,7 @@ func (r *BatchRun) follow(ctx context.Context, s *batches.Store, sum, endpoint s
 	}
 }
 
-func (r *BatchRun) begin(ctx context.Context, s *batches.Store, sum, endpoint string) (*batches.Batch, error) {
+func (r *BatchRun) begin(ctx context.Context, s *batches.Store, is map[string]string, endpoint string) (*batches.Batch, error) {
 	in, err := os.Open(r.Input)
 	if err != nil {
 		return nil, err
@@ -162,13 +216,19 @@ func (r *BatchRun) begin(ctx context.Context, s *batches.Store, sum, endpoint st
 	if err != nil {
 		return nil, err
 	}
-	return s.Create(ctx, f.ID, endpoint, map[string]string{"sha256": sum})
+	return s.Create(ctx, f.ID, endpoint, is)
 }
 
 // fetch puts the files of a batch where they are wanted.
 func (r *BatchRun) fetch(ctx context.Context, s *batches.Store, b *batches.Batch) error {
-	if err := copyFile(ctx, s, b.Output, r.Output); err != nil || b.ErrorFile == "" {
+	if err := copyFile(ctx, s, b.Output, r.Output); err != nil {
 		return err
+	}
+	if b.ErrorFile == "" { // nor is there one of an earlier run
+		if err := os.Remove(r.Errors); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		return nil
 	}
 	return copyFile(ctx, s, b.ErrorFile, r.Errors)
 }

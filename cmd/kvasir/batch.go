@@ -216,12 +216,18 @@ func (f *serverFlags) print(a *app, b *batchState) error {
 
 type batchSubmitCmd struct {
 	Input    string `arg:"" help:"File of requests, one a line." placeholder:"FILE"`
-	Endpoint string `help:"What the requests are for (default ${default})." placeholder:"PATH" default:"/v1/chat/completions" enum:"/v1/chat/completions,/v1/completions"`
+	Endpoint string `help:"What the requests are for (default: the url of the first line)." placeholder:"PATH" default:"" enum:",/v1/chat/completions,/v1/completions"`
 	serverFlags
 }
 
 // Run uploads a file and begins a batch.
 func (c *batchSubmitCmd) Run(ctx context.Context, a *app) error {
+	if c.Endpoint == "" {
+		var err error
+		if c.Endpoint, err = engine.BatchEndpoint(c.Input); err != nil {
+			return err
+		}
+	}
 	f, err := os.Open(c.Input)
 	if err != nil {
 		return err

@@ -84,7 +84,7 @@ func TestBatchesOfAServer(t *testing.T) {
 	p := launch(t, t.TempDir(), &ready, "serve", "--listen", "127.0.0.1:0")
 	server := "--server=" + strings.TrimSuffix(ready.URL, "/v1")
 	var b batchState
-	kvasir(t, "batch", "submit", in, "--endpoint=/v1/completions", server, "--json").wantDone(t).object(t, &b)
+	kvasir(t, "batch", "submit", in, server, "--json").wantDone(t).object(t, &b)
 	if b.Counts.Total != 21 {
 		t.Errorf("%+v", b)
 	}
@@ -111,6 +111,13 @@ func TestBatchSaysWhatIsWrong(t *testing.T) {
 	kvasir(t, "batch", "run", bad, "-o", out).wantFailure(t, statusFailed, "line 1: the line is not JSON", "and 2 more")
 	if _, err := os.Stat(out + ".part"); err == nil {
 		t.Error("a folder is left of a run that was refused")
+	}
+	good := writeFile(t, "good.jsonl", requests(1))
+	kvasir(t, "batch", "run", good, "-o", good).wantFailure(t, statusFailed, "is the input")
+	kvasir(t, "batch", "run", good, "-o", out, "--errors", out).wantFailure(t, statusFailed, "in one file")
+	kvasir(t, "batch", "run", good, "-o", t.TempDir()).wantFailure(t, statusFailed, "no regular file")
+	if got, err := os.ReadFile(good); err != nil || string(got) != string(requests(1)) {
+		t.Errorf("%v: the input is %q now", err, got)
 	}
 	kvasir(t, "batch", "run", filepath.Join(t.TempDir(), "nothing"), "-o", out).wantFailure(t, statusFailed, "nothing")
 	kvasir(t, "batch", "run", bad).wantFailure(t, statusUsage, "--output")
