@@ -24,7 +24,8 @@ type chooser struct {
 // candidate is a member that holds something of the layer at hand.
 type candidate struct {
 	m     *Member
-	words []uint64 // its experts of the layer
+	set   *Set     // what it holds
+	words []uint64 // of the layer
 	load  int
 	pace  float64 // what a pick costs it, compared with the others: 1 or more; before level, in seconds
 	quota int     // rows that it may be given; 0: any number
@@ -65,15 +66,16 @@ func (c *chooser) assign(b *moe.Batch) {
 	c.a.assign(b, n, c.choose)
 }
 
-// member returns the member that a destination stands for; nil is Nobody.
-func (c *chooser) member(dest int) *Member {
+// member returns the member that a destination stands for, and the set by which it was chosen; nil is
+// Nobody.
+func (c *chooser) member(dest int) (*Member, *Set) {
 	switch {
 	case dest == Nobody:
-		return nil
+		return nil, nil
 	case dest == len(c.members):
-		return c.fallback
+		return c.fallback, c.fallback.set // which does not change
 	}
-	return c.members[dest].m
+	return c.members[dest].m, c.members[dest].set
 }
 
 // open marks a pick that several members hold and that is not decided yet.

@@ -41,8 +41,9 @@ type Options struct {
 //
 // Forward splits a batch by the present placement and sends the parts at the same time. A part that
 // fails is split anew among the others, at last to the local fallback, and never again to a member that
-// has failed it; the same goes for rows that a member answers with moe.Wide. What nobody holds waits for
-// a member to join, and ends with ErrNowhere. Only an invalid batch, the caller's context and a full
+// has failed it; the same goes for rows that a member answers with moe.Wide. A member that does not hold
+// what it said is asked again once it says anew what it holds. What nobody holds waits for a member to
+// join, and ends with ErrNowhere. Only an invalid batch, the caller's context and a full
 // queue with no way round it end a call before.
 //
 // An answer that does not come in the time that the member's own past lets expect is late: others are
@@ -65,9 +66,6 @@ type Dispatcher struct {
 	changed chan struct{} // closed and replaced when somebody joins or has more
 }
 
-// LocalName is the name of the fallback.
-const LocalName = "local"
-
 // NewDispatcher returns a dispatcher without members.
 func NewDispatcher(o Options) *Dispatcher {
 	o.Wait = cmp.Or(o.Wait, DefaultWait)
@@ -81,7 +79,7 @@ func NewDispatcher(o Options) *Dispatcher {
 	d.choosers.New = func() any { return &chooser{} }
 	d.slabs.New = func() any { return &slab{} }
 	if o.Local != nil {
-		d.fallback = &Member{name: LocalName, x: o.Local, d: d, local: true, set: &Set{}, done: make(chan struct{})}
+		d.fallback = &Member{name: "local", x: o.Local, d: d, local: true, set: &Set{}, done: make(chan struct{})}
 	}
 	return d
 }
@@ -196,7 +194,7 @@ func (d *Dispatcher) look(c *chooser, layer int, tried []*Member) view {
 		if words == nil || member(tried, m) {
 			continue
 		}
-		k := candidate{m: m, words: words, load: m.load}
+		k := candidate{m: m, set: m.set, words: words, load: m.load}
 		switch b := &m.breaker; b.ask(now) {
 		case refuse:
 			if b.state == tripped && b.probation > 0 && (v.retry.IsZero() || b.until.Before(v.retry)) {

@@ -434,7 +434,12 @@ func TestMemberUpdateOutlivesOldFailures(t *testing.T) {
 			var release chan struct{}
 			f.before, release = stuck()
 			d := NewDispatcher(Options{Local: &fake{}})
+			older := true
 			m := d.Join("f", &fake{before: func(ctx context.Context, b *moe.Batch) error {
+				if !older {
+					return nil
+				}
+				older = false
 				_ = f.before(ctx, b)
 				return refusal
 			}}, mustAll(1, 32))

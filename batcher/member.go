@@ -116,12 +116,13 @@ type begun struct {
 	giveUp time.Duration // after what it is given up, if somebody else can be asked
 }
 
-// begin notes a dispatch. It returns false when the member has left or is not to be asked.
-func (m *Member) begin(b *moe.Batch, hedge bool) (g begun, ok bool) {
+// begin notes a dispatch. It returns false when the member has left, is not to be asked, or holds
+// something else by now than the set by which it was chosen.
+func (m *Member) begin(b *moe.Batch, by *Set, hedge bool) (g begun, ok bool) {
 	m.d.mu.Lock()
 	defer m.d.mu.Unlock()
 	g = begun{at: time.Now(), set: m.set}
-	if m.left {
+	if m.left || m.set != by {
 		return g, false
 	}
 	if g.epoch, ok = m.breaker.begin(g.at); !ok {

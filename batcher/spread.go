@@ -41,6 +41,7 @@ type job struct {
 	slab   *slab   // nil: the call's own
 
 	to     *Member       // who is asked next; nil: to be chosen
+	by     *Set          // what it held when it was chosen
 	tried  []*Member     // who has had its turn
 	err    error         // why the last of them did not answer
 	full   error         // why one of them did not, if its queue was full
@@ -85,7 +86,7 @@ func (s *spread) choose(j *job) (parts []*job, again bool) {
 	v := s.d.look(c, j.batch.Layer, j.tried)
 	c.assign(j.batch)
 	if dest, ok := c.a.sole(); ok {
-		j.to = c.member(dest)
+		j.to, j.by = c.member(dest)
 	} else {
 		parts = s.cut(c, j)
 	}
@@ -110,7 +111,7 @@ func (s *spread) cut(c *chooser, j *job) []*job {
 			continue
 		}
 		part := s.part(j, c.a.to, i+Nobody, share)
-		part.to = c.member(i + Nobody)
+		part.to, part.by = c.member(i + Nobody)
 		parts = append(parts, part)
 	}
 	return parts
@@ -144,9 +145,9 @@ func (s *spread) release(j *job) {
 func (s *spread) ask(j *job) (settled bool) {
 	m, b := j.to, j.batch
 	j.to = nil
-	g, ok := m.begin(b, s.hurry)
+	g, ok := m.begin(b, j.by, s.hurry)
 	if !ok {
-		return false // it left, or failed another, between the choice and now
+		return false // it left, holds something else, or failed another, between the choice and now
 	}
 	j.o = outcome{begun: g, layer: b.Layer, sent: b.Rows, sentPicks: len(b.Expert)}
 	o := &j.o
@@ -172,7 +173,10 @@ func (s *spread) ask(j *job) (settled bool) {
 		s.fail(cmp.Or(mine, err))
 		return true
 	}
-	j.tried, j.err = append(j.tried, m), err
+	j.err = err
+	if o.verdict != lacking || m.local { // else judge has seen to it that it is not chosen before it holds more
+		j.tried = append(j.tried, m)
+	}
 	s.mu.Lock()
 	s.last = err
 	s.mu.Unlock()
