@@ -66,6 +66,9 @@ type Dispatcher struct {
 	changed chan struct{} // closed and replaced when somebody joins or has more
 }
 
+// LocalName is the name of the fallback.
+const LocalName = "local"
+
 // NewDispatcher returns a dispatcher without members.
 func NewDispatcher(o Options) *Dispatcher {
 	o.Wait = cmp.Or(o.Wait, DefaultWait)
@@ -79,7 +82,7 @@ func NewDispatcher(o Options) *Dispatcher {
 	d.choosers.New = func() any { return &chooser{} }
 	d.slabs.New = func() any { return &slab{} }
 	if o.Local != nil {
-		d.fallback = &Member{name: "local", x: o.Local, d: d, local: true, set: &Set{}, done: make(chan struct{})}
+		d.fallback = &Member{name: LocalName, x: o.Local, d: d, local: true, set: &Set{}, done: make(chan struct{})}
 	}
 	return d
 }
