@@ -79,3 +79,25 @@ func TestClientThatTakesNothingIsLetGo(t *testing.T) {
 		}
 	}
 }
+
+func TestWholeAnswersAreBounded(t *testing.T) {
+	f := &fake{say: strings.Repeat("word ", 20)}
+	url := start(t, f, Options{Answer: 1000})
+	for body, want := range map[string]int{
+		`{"prompt":"a","max_tokens":100}`:                            http.StatusOK,
+		`{"prompt":"a","max_tokens":100,"n":20}`:                     http.StatusBadRequest,
+		`{"prompt":["a","a"],"max_tokens":100,"n":20}`:               http.StatusBadRequest,
+		`{"prompt":"a","max_tokens":100,"logprobs":3}`:               http.StatusBadRequest,
+		`{"prompt":"a","max_tokens":100,"logprobs":3,"stream":true}`: http.StatusOK,
+		`{"prompt":"a","max_tokens":2,"logprobs":3}`:                 http.StatusOK,
+	} {
+		status, answer := post(t, url+"/v1/completions", body)
+		if status != want || want != http.StatusOK && !strings.Contains(answer, `"param":"max_tokens"`) {
+			t.Errorf("%s: %d %.300s", body, status, answer)
+		}
+	}
+	h := New(f, Options{Answer: 1000})
+	if status, _ := h.Answer(t.Context(), "/v1/completions", []byte(`{"prompt":"a","max_tokens":100,"n":20}`), Stamp{ID: "00"}); status != http.StatusBadRequest {
+		t.Errorf("a line of a batch gets %d", status)
+	}
+}

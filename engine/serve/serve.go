@@ -103,6 +103,7 @@ type Options struct {
 	Model    string        // its name
 	Requests int           // that are answered at a time; 64
 	Body     int64         // bytes of a request; 4 MiB
+	Answer   int           // bytes of an answer that is no stream, about; 16 MiB
 	Write    time.Duration // how long a client may take nothing of a stream; 30 s
 	Alive    time.Duration // between signs of life on a stream that has nothing to say; 15 s
 	Now      func() time.Time
@@ -125,6 +126,9 @@ func New(g Generator, o Options) *Handler {
 	}
 	if o.Body <= 0 {
 		o.Body = 4 << 20
+	}
+	if o.Answer <= 0 {
+		o.Answer = 16 << 20
 	}
 	if o.Write <= 0 {
 		o.Write = 30 * time.Second

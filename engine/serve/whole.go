@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"fmt"
 	"strings"
 )
 
@@ -15,7 +16,11 @@ type wholeChoice struct {
 // whole makes the answer as one object. Neither it nor the failure means anything when ctx has ended.
 func (a *reply) whole(ctx context.Context) (o completion, f *failure) {
 	list := make([]wholeChoice, len(a.choices))
+	size := 0
 	res, err := a.generate(ctx, func(p Piece) error {
+		if size += p.size(); size > a.h.o.Answer {
+			return &ParamError{"max_tokens", fmt.Errorf("the answer has more than %d bytes; ask for less, or for a stream", a.h.o.Answer)}
+		}
 		c := &list[p.Choice]
 		for _, d := range a.take(p) {
 			c.text.WriteString(d.text)
@@ -38,6 +43,23 @@ func (a *reply) whole(ctx context.Context) (o completion, f *failure) {
 	}
 	o.Usage = newUsage(res)
 	return o, nil
+}
+
+// size is about how many bytes of an answer the piece makes.
+func (p *Piece) size() int {
+	n := len(p.Text)
+	if p.Token != nil {
+		n += p.Token.size()
+	}
+	return n
+}
+
+func (l *Logprob) size() int {
+	n := 50 + 5*len(l.Text) // its names, its number, and the bytes one by one
+	for i := range l.Top {
+		n += l.Top[i].size()
+	}
+	return n
 }
 
 func (a *reply) wholeChoice(i int, w *wholeChoice) choice {
