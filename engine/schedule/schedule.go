@@ -184,8 +184,9 @@ func start(b backend, sh shape, l limits, retries int, wanted func() int) *Sched
 	}
 	s.work.L = &s.mu
 	for range l.flights {
-		f := &flight{s: s}
-		s.flights = append(s.flights, f)
+		s.flights = append(s.flights, &flight{s: s})
+	}
+	for _, f := range s.flights {
 		s.wg.Go(f.fly)
 	}
 	return s
