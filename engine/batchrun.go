@@ -147,6 +147,7 @@ func inspectLines(path string) (sum, endpoint string, err error) {
 		var l struct {
 			URL string `json:"url"`
 		}
+		text = bytes.TrimPrefix(text, []byte("\ufeff")) // as some editors begin a file
 		if len(bytes.TrimSpace(text)) > 0 {
 			_ = json.Unmarshal(text, &l) // the check of all lines says what is wrong
 			if endpoint = l.URL; endpoint == "" {

@@ -166,7 +166,7 @@ func (n *ServeNode) openBatches(o ServeOptions) error {
 	}
 	n.unlock = func() { _ = f.Close() } // nor here
 	if n.batches, err = batches.Open(context.Background(), dir, batches.Options{Answerer: n.handler, Log: o.Log}); err != nil {
-		return err
+		return fmt.Errorf("%w; to serve without the batch jobs that are there, move %s away", err, dir)
 	}
 	h := batches.NewHandler(n.batches)
 	n.handler.Handle("/v1/files", h)

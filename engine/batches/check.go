@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"unicode/utf8"
 
 	"kvasir/engine/serve"
@@ -19,6 +20,9 @@ type place struct {
 	start  int64
 	length int
 }
+
+// mark is the byte order mark, with which some editors begin a file.
+var mark = []byte("\ufeff")
 
 // checkLines reads an input file and returns where its lines are, or what is wrong with it: everything up
 // to maxErrors.
@@ -37,6 +41,9 @@ func checkLines(r io.Reader, endpoint string, a Answerer) (list []place, bad []L
 		}
 		start := at
 		at += int64(len(text))
+		if n == 1 && bytes.HasPrefix(text, mark) {
+			text, start = text[len(mark):], start+int64(len(mark))
+		}
 		if body := bytes.TrimRight(text, "\r\n"); len(bytes.TrimSpace(body)) > 0 {
 			c.line(n, start, body)
 		}
@@ -77,7 +84,7 @@ func (c *lineChecker) line(n int, start int64, text []byte) {
 		c.refuse(n, "invalid_custom_id", "custom_id", "custom_id: want 1 to %d characters", MaxID)
 	case c.seen[l.ID] > 0:
 		c.refuse(n, "duplicate_custom_id", "custom_id", "custom_id %.100q is that of line %d", l.ID, c.seen[l.ID])
-	case l.Method != "POST":
+	case l.Method != http.MethodPost:
 		c.refuse(n, "invalid_method", "method", "method %.20q, want POST", l.Method)
 	case l.URL != c.endpoint:
 		c.refuse(n, "invalid_url", "url", "url %.100q, and the batch is for %s", l.URL, c.endpoint)

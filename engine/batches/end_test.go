@@ -187,3 +187,12 @@ func TestFilesTakenAtATimeAreBounded(t *testing.T) {
 		}
 	}
 }
+
+func TestEditorsMayMarkAFileAndEndItsLinesTheirWay(t *testing.T) {
+	s := openStore(t, t.TempDir(), newEcho(), fixed)
+	defer closeStore(t, s)
+	text := "\ufeff" + strings.ReplaceAll(input(3, numbered), "\n", "\r\n") + "\r\n  \r\n"
+	if b := wait(t, s, create(t, s, strings.TrimSuffix(text, "\n")).ID); b.Status != Completed || b.Completed != 3 {
+		t.Errorf("%+v", b)
+	}
+}

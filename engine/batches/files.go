@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"strings"
 	"time"
 )
@@ -84,10 +85,22 @@ func (s *Store) write(id string, fill func(io.Writer) error) (n int64, err error
 		return 0, errors.Join(err, tmp.Close())
 	}
 	n, err = tmp.Seek(0, io.SeekCurrent)
-	if err := errors.Join(err, tmp.Close(), os.Rename(tmp.Name(), s.path(id))); err != nil {
+	if err := errors.Join(err, tmp.Close(), os.Rename(tmp.Name(), s.path(id)), syncDir(s.path("."))); err != nil {
 		return 0, fmt.Errorf("batches: %w", err)
 	}
 	return n, nil
+}
+
+// syncDir makes a new name in a folder last. On Windows there is no such call, and no need.
+func syncDir(dir string) error {
+	if runtime.GOOS == "windows" {
+		return nil
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
 }
 
 func insertFile(ctx context.Context, tx *sql.Tx, f File) error {

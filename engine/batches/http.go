@@ -11,6 +11,7 @@ import (
 	"os"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"kvasir/engine/serve"
 )
@@ -27,6 +28,7 @@ const (
 	bodyTime = 30 * time.Minute // for one of MaxBytes
 	partTime = 30 * time.Second // without a byte
 	places   = 8                // at a time
+	maxName  = 1000
 )
 
 // NewHandler returns a handler for what is in s.
@@ -163,6 +165,10 @@ func (h *Handler) upload(w http.ResponseWriter, r *http.Request) {
 		case "file":
 			if f.ID != "" {
 				serve.Refuse(w, http.StatusBadRequest, "file", "file: one at a time")
+				return
+			}
+			if len(part.FileName()) > maxName {
+				serve.Refuse(w, http.StatusBadRequest, "file", "file: its name has more than 1000 bytes")
 				return
 			}
 			if f, err = h.s.AddFile(r.Context(), part.FileName(), "batch", part); err != nil {
@@ -324,8 +330,8 @@ func (h *Handler) create(w http.ResponseWriter, r *http.Request) {
 	case q.Window != "24h":
 		serve.Refuse(w, http.StatusBadRequest, "completion_window", "completion_window: want 24h")
 		return
-	case len(q.Metadata) > 16:
-		serve.Refuse(w, http.StatusBadRequest, "metadata", "metadata: want 16 pairs at most")
+	case tooMuch(q.Metadata):
+		serve.Refuse(w, http.StatusBadRequest, "metadata", "metadata: want 16 pairs at most, of 64 and 512 characters")
 		return
 	}
 	b, err := h.s.Create(r.Context(), q.Input, q.Endpoint, q.Metadata)
@@ -334,6 +340,16 @@ func (h *Handler) create(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	serve.WriteJSON(w, http.StatusOK, b.object())
+}
+
+// tooMuch reports whether metadata is beyond OpenAI's limits.
+func tooMuch(metadata map[string]string) bool {
+	for k, v := range metadata {
+		if utf8.RuneCountInString(k) > 64 || utf8.RuneCountInString(v) > 512 {
+			return true
+		}
+	}
+	return len(metadata) > 16
 }
 
 func (h *Handler) batch(w http.ResponseWriter, r *http.Request) {

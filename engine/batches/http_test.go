@@ -115,6 +115,9 @@ func TestBadRequestsAboutBatchesAreNamed(t *testing.T) {
 		{"not JSON", "POST", "/v1/batches", "", `{`, 400, "JSON"},
 		{"endpoint", "POST", "/v1/batches", "", `{"input_file_id":"x","endpoint":"/v1/embeddings","completion_window":"24h"}`, 400, `"param":"endpoint"`},
 		{"window", "POST", "/v1/batches", "", `{"input_file_id":"x","endpoint":"/v1/completions","completion_window":"1h"}`, 400, `"param":"completion_window"`},
+		{"metadata", "POST", "/v1/batches", "", `{"input_file_id":"x","endpoint":"/v1/completions","completion_window":"24h","metadata":{"a":"` +
+			strings.Repeat("x", 513) + `"}}`, 400, `"param":"metadata"`},
+		{"long name", "POST", "/v1/files", kind1, strings.Replace(noPurpose, "x.jsonl", strings.Repeat("x", 1001), 1), 400, "its name"},
 		{"file", "POST", "/v1/batches", "", `{"input_file_id":"../x","endpoint":"/v1/completions","completion_window":"24h"}`, 404, "not found"},
 		{"batch", "GET", "/v1/batches/nothing", "", "", 404, "not found"},
 		{"cancel", "POST", "/v1/batches/nothing/cancel", "", "", 404, "not found"},

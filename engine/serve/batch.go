@@ -75,7 +75,7 @@ func (h *Handler) batchReply(path string, body []byte, stamp Stamp) (*reply, *fa
 	if !ok {
 		return nil, invalid(http.StatusNotFound, "", "POST %.100s is not answered here", path)
 	}
-	ask, f := h.parse(body, k, func() uint64 { return stamp.seed() })
+	ask, f := h.parse(body, k, stamp.seed)
 	if f != nil {
 		return nil, f
 	}
