@@ -104,7 +104,7 @@ func (h *Hub) worker(v *visitor, req *ws.Request) (stay func(), err error) {
 func (h *Hub) stay(g *guest, rest []byte) {
 	g.v.settle()
 	conn := ws.New(g.v.nc, ws.Server, rest, ws.Options{Message: 4 << 10, Idle: h.f.o.Silent})
-	h.f.log.Info("worker came", "worker", g.proof.Key.Short(), "token", g.proof.Token.ID, "from", host(g.v.raw))
+	h.f.log.Info("worker came", "worker", g.proof.Key.Short(), "token", g.proof.Token.ID.String(), "from", host(g.v.raw))
 	h.enter(g)
 	err := h.host(g, conn)
 	h.exit(g, err)
