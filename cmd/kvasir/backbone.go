@@ -11,6 +11,7 @@ import (
 	"github.com/schollz/progressbar/v3"
 
 	"kvasir/engine"
+	"kvasir/wire/seal"
 )
 
 // backboneFlags say where a backbone finds workers. They are embedded by commands that generate.
@@ -123,10 +124,12 @@ func helped(b *engine.Backbone) string {
 		return ""
 	}
 	var picks int64
+	workers := map[seal.PublicKey]bool{} // each is in the list once for every time it came
 	for _, w := range list {
 		picks += w.Picks
+		workers[w.Key] = true
 	}
-	return fmt.Sprintf("%s picks by %s", decimal(uint64(picks)), plural(len(list), "worker"))
+	return fmt.Sprintf("%s picks by %s", decimal(uint64(picks)), plural(len(workers), "worker"))
 }
 
 // patienceToLoad is how long loading takes before a bar is worth the room.
