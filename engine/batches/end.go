@@ -91,7 +91,7 @@ func (s *Store) end(ctx context.Context, id, status string) error {
 // Lines that are read, or deleted, while nobody else has the database.
 const (
 	readLines   = 16 // an answer may have megabytes
-	deleteLines = 500
+	deleteLines = 100
 )
 
 // purge deletes the lines of a batch that has ended: its answers are in files.

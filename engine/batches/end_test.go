@@ -71,7 +71,7 @@ func TestManyEndsOfABatchKeepItsAnswers(t *testing.T) {
 
 func TestEndedBatchLeavesNoLines(t *testing.T) {
 	s := openStore(t, t.TempDir(), newEcho(), fixed)
-	const lines = 2*deleteLines + 3
+	const lines = deleteLines + 3
 	b := wait(t, s, create(t, s, input(lines, numbered)).ID)
 	out := strings.Split(strings.TrimSuffix(text(t, s, b.Output), "\n"), "\n")
 	for i, l := range out {
