@@ -243,12 +243,43 @@ func (s *Swarm) attach(ctx context.Context, a *relay.Accepted) error {
 	s.mu.Lock()
 	last := w.stats()
 	last.Session = a.Session
-	s.gone = append(s.gone, last)
+	s.gone = remember(s.gone, last)
 	s.mu.Unlock()
 	if s.c.Left != nil {
 		s.c.Left(last, err)
 	}
 	return nil
+}
+
+// maxGone is how many workers that have left are told apart.
+const maxGone = 1024
+
+// remember adds what a worker did in a session that has ended to what it did in those before; the longest
+// gone are put together where there are too many.
+func remember(list []WorkerStats, last WorkerStats) []WorkerStats {
+	for i := range list {
+		if list[i].Key == last.Key {
+			last.add(&list[i])
+			list = slices.Delete(list, i, i+1)
+			break
+		}
+	}
+	if len(list) == maxGone {
+		list[1].add(&list[0])
+		list[1].ID, list[1].Key = "others", seal.PublicKey{}
+		list = slices.Delete(list, 0, 1)
+	}
+	return append(list, last)
+}
+
+// add adds the counts of another session.
+func (w *WorkerStats) add(o *WorkerStats) {
+	w.Dispatches += o.Dispatches
+	w.Rows += o.Rows
+	w.Picks += o.Picks
+	w.Failures += o.Failures
+	w.BytesOut += o.BytesOut
+	w.BytesBack += o.BytesBack
 }
 
 // Causes of sending a worker away, which it is told.

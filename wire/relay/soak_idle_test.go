@@ -69,7 +69,7 @@ func from(i int) func(context.Context, string, string) (net.Conn, error) {
 // gather starts n workers, some at a time, and returns when each has a session. release ends them.
 func (s *swarm) gather(n int) (hands []*hand, release func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	var ends sync.WaitGroup
+	var ends, watches sync.WaitGroup
 	places := make(chan struct{}, 32)
 	for i := range n {
 		h := s.newHand(nil)
@@ -83,12 +83,13 @@ func (s *swarm) gather(n int) (hands []*hand, release func()) {
 				}
 			})
 		})
-		go func() {
+		watches.Go(func() {
 			defer func() { <-places }()
 			s.soon(time.Minute, func() bool { return s.live[h.key.Public()] != nil })
-		}()
+		})
 	}
 	s.until(longer(time.Minute, 10*time.Minute), fmt.Sprintf("%d sessions", n), func() bool { return len(s.live) == n })
+	watches.Wait()
 	return hands, func() {
 		cancel()
 		s.close()
