@@ -186,9 +186,10 @@ const wholeMemory = 1 << 60
 
 func (s *Swarm) placeWorkers() (list []place.Worker) {
 	for _, w := range s.present {
+		stats := w.session.Stats()
 		p := place.Worker{
-			Name: w.id, Memory: w.memory >> w.failures, Rows: s.rows(w.rate), RTT: w.session.Stats().MinRTT,
-			Down: w.down, Cached: w.cached, Held: w.held.ranges(),
+			Name: w.id, Memory: w.memory >> w.failures, Rows: s.rows(w.rate), RTT: stats.MinRTT,
+			Up: stats.InRate, Down: w.down, Cached: w.cached, Held: w.held.ranges(),
 		}
 		if !w.assigned() {
 			p.Memory = wholeMemory

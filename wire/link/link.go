@@ -222,4 +222,5 @@ type Stats struct {
 	Unacked           int           // bulk bytes sent and not acknowledged
 	Pace              int           // bound of Unacked at present
 	RTT, MinRTT       time.Duration // the last round trip and the smallest lately; 0: not known yet
+	InRate            float64       // bytes a second at which long answers come, at best lately; 0: not known yet
 }

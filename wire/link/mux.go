@@ -85,6 +85,7 @@ type mux struct {
 	away            *Away
 	drainBy         time.Time
 	done, faulted   uint64
+	inRate          float64 // bytes a second at which long messages come; 0: not known
 }
 
 // kinds is the number of kinds of calls, indexes of arrays: see kindOf.
@@ -357,7 +358,7 @@ func (m *mux) stats() Stats {
 		BytesIn: m.in.Load(), BytesOut: m.out.Load(),
 		Done: m.done, Faulted: m.faulted, Calls: len(m.calls), Jobs: len(m.jobs),
 		Unacked: int(m.pace.unacked()), Pace: int(m.pace.window),
-		RTT: m.ping.last, MinRTT: m.pace.smallest(),
+		RTT: m.ping.last, MinRTT: m.pace.smallest(), InRate: m.inRate,
 	}
 }
 

@@ -14,7 +14,23 @@ import (
 type arrival struct {
 	buf    frame // room for all of it; none where it is dropped
 	got    int
-	length int // 0: nothing has come yet
+	length int       // 0: nothing has come yet
+	first  int       // bytes of the first chunk,
+	began  time.Time // and when it had come
+}
+
+// rateLeast is how many bytes, after its first chunk, a message has that says how fast the path is.
+const rateLeast = 64 << 10
+
+// rated takes the rate at which a message that is whole has come. Several at once share the path, and a
+// sender may have paused: the fastest one counts, and a later one that is slower lowers it by a tenth. mu is
+// held.
+func (m *mux) rated(a *arrival) {
+	took := time.Since(a.began)
+	if a.length-a.first < rateLeast || took <= 0 {
+		return
+	}
+	m.inRate = max(float64(a.length-a.first)/took.Seconds(), 0.9*m.inRate)
 }
 
 // reader is what readLoop keeps.
@@ -131,10 +147,14 @@ func (m *mux) bulk(h wire.Header) error {
 	if a == nil {
 		return nil
 	}
+	if a.got == 0 {
+		a.first, a.began = h.Size, time.Now()
+	}
 	a.got += h.Size
 	if a.got < a.length {
 		return nil
 	}
+	m.rated(a)
 	payload := a.buf
 	*a = arrival{}
 	if h.Type == wire.TypeDispatch {

@@ -294,6 +294,26 @@ func TestThePaceFollowsThePath(t *testing.T) {
 	}
 }
 
+func TestTheRateOfAnswersIsThatOfThePath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const rate = 2_500_000
+		a, b := path(rate, 6500*time.Microsecond)
+		r := join(t, a, b, Worker{Experts: hashes{}}, Options{}, Options{})
+		if got := r.Stats().InRate; got != 0 {
+			t.Errorf("%.0f bytes a second before the first answer, want 0", got)
+		}
+		for n := range uint64(3) {
+			if err := r.Forward(context.Background(), big(t, n), &moe.Partials{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := r.Stats().InRate; got < 0.95*rate || got > 1.05*rate {
+			t.Errorf("answers come at %.0f bytes a second over a path of %d", got, rate)
+		}
+		_ = r.end()
+	})
+}
+
 func TestTheHandshakeIsBounded(t *testing.T) {
 	for name, write := range map[string]func(net.Conn){
 		"silence":          func(net.Conn) {},
