@@ -201,7 +201,8 @@ func TestFlightsAreAsManyAsAreWanted(t *testing.T) {
 		wanted.Store(2)
 		next <- nil
 		synctest.Wait()
-		if got := fmt.Sprint(f.batches); got != "[[5] [1 1 1] [1 1 1] [1 1] [1]]" {
+		// Either of the two may be the first.
+		if got := fmt.Sprint(f.batches); got != "[[5] [1 1 1] [1 1 1] [1 1] [1]]" && got != "[[5] [1 1 1] [1 1 1] [1] [1 1]]" {
 			t.Errorf("micro-batches %s, want one at a time, and two when two are wanted", got)
 		}
 		wanted.Store(100) // more than there are
@@ -338,12 +339,17 @@ func TestChanceFindsNoOrder(t *testing.T) {
 	if testing.Short() {
 		requests = 200
 	}
-	chance(t, s, requests, rng, func() ask {
-		return ask{
-			tokens: prompt(1 + rng.IntN(80)), limit: 1 + rng.IntN(60), choices: 1 + max(0, rng.IntN(6)-3),
-			seed: rng.Uint32(), ends: rng.IntN(2) == 0, class: Class(rng.IntN(2)),
+	for range 5 { // as in throng
+		chance(t, s, requests, rng, func() ask {
+			return ask{
+				tokens: prompt(1 + rng.IntN(80)), limit: 1 + rng.IntN(60), choices: 1 + max(0, rng.IntN(6)-3),
+				seed: rng.Uint32(), ends: rng.IntN(2) == 0, class: Class(rng.IntN(2)),
+			}
+		}, fakeAlone)
+		if s.Stats().Preemptions > 0 {
+			break
 		}
-	}, fakeAlone)
+	}
 	if st := s.Stats(); st.Preemptions == 0 {
 		t.Errorf("nobody was preempted: %+v", st)
 	}
