@@ -1,9 +1,13 @@
-package serve
+package engine_test
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,12 +17,63 @@ import (
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
 	"github.com/openai/openai-go/v3/shared"
+
+	"kvasir/engine/chat"
+	"kvasir/engine/serve"
 )
 
-// client is OpenAI's own, before a fake.
-func client(t *testing.T, f *fake) openai.Client {
+// calling is an answer with reasoning and two calls of tools.
+const calling = `<think>what now</think>I look. <tool_call>
+{"name": "weather", "arguments": {"city": "Ulm"}}
+</tool_call> <tool_call>{"name": "time", "arguments": {}}</tool_call>`
+
+// says is a generator that says one text, a word a piece, or the prompt where it has none.
+type says struct {
+	text string
+	got  chan serve.Request // if set, gets every request
+}
+
+func (says) Reply(r serve.Request) (chat.ReplyOptions, error) {
+	return chat.ReplyOptions{Tools: r.Template.Tools}, nil
+}
+
+func (f says) Generate(_ context.Context, r serve.Request, emit func(serve.Piece) error) (serve.Result, error) {
+	if f.got != nil {
+		f.got <- r
+	}
+	res := serve.Result{Prompt: 7}
+	for i := range r.Choices {
+		words := strings.SplitAfter(cmp.Or(f.text, r.Prompt), " ")
+		for _, word := range words {
+			p := serve.Piece{Choice: i, Text: word}
+			if r.Sampling.Logprobs {
+				p.Token = &serve.Logprob{Text: []byte(word), Logprob: -0.5, Top: []serve.Logprob{{Text: []byte("x"), Logprob: -1}}}
+			}
+			if err := emit(p); err != nil {
+				return res, err
+			}
+		}
+		end := serve.Outcome{Tokens: len(words)}
+		res.Choices = append(res.Choices, end)
+		if err := emit(serve.Piece{Choice: i, End: &end}); err != nil {
+			return res, err
+		}
+	}
+	return res, nil
+}
+
+// served is the address of a server before a generator.
+func served(t *testing.T, f says) string {
 	t.Helper()
-	return openai.NewClient(option.WithBaseURL(start(t, f, Options{})+"/v1"), option.WithAPIKey("none"), option.WithMaxRetries(0))
+	s := httptest.NewServer(serve.New(f, serve.Options{Model: "tiny"}))
+	t.Cleanup(s.Close)
+	return s.URL + "/v1"
+}
+
+// client is OpenAI's own, before a generator.
+func client(t *testing.T, f says) openai.Client {
+	t.Helper()
+	return openai.NewClient(option.WithBaseURL(served(t, f)), option.WithAPIKey("none"), option.WithMaxRetries(0))
 }
 
 // asking is a request for a call of a tool.
@@ -38,7 +93,7 @@ func asking() openai.ChatCompletionNewParams {
 }
 
 func TestOpenAIsClientForGoIsUnderstood(t *testing.T) {
-	f := &fake{say: calling, got: make(chan Request, 10)}
+	f := says{calling, make(chan serve.Request, 10)}
 	c := client(t, f)
 	res, err := c.Chat.Completions.New(t.Context(), asking())
 	if err != nil || len(res.Choices) != 2 || res.Usage.CompletionTokens == 0 {
@@ -75,7 +130,7 @@ func TestOpenAIsClientForGoIsUnderstood(t *testing.T) {
 }
 
 func TestOpenAIsClientForGoGetsCompletionsModelsAndErrors(t *testing.T) {
-	c := client(t, &fake{})
+	c := client(t, says{})
 	res, err := c.Completions.New(t.Context(), openai.CompletionNewParams{
 		Model: "tiny", Prompt: openai.CompletionNewParamsPromptUnion{OfArrayOfStrings: []string{"a b", "c"}}, Logprobs: openai.Int(1),
 	})
@@ -113,8 +168,7 @@ func TestOpenAIsClientForJavaScriptIsUnderstood(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	url := start(t, &fake{say: calling}, Options{})
-	out, err := exec.CommandContext(t.Context(), node, script, filepath.Join(dir, "index.mjs"), url+"/v1").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), node, script, filepath.Join(dir, "index.mjs"), served(t, says{text: calling})).CombinedOutput()
 	if err != nil || strings.TrimSpace(string(out)) != "done" {
 		t.Errorf("%v:\n%s", err, out)
 	}
@@ -122,8 +176,8 @@ func TestOpenAIsClientForJavaScriptIsUnderstood(t *testing.T) {
 
 // TestRequestsOfOtherClientsAreUnderstood posts what other programs send, as they write it.
 func TestRequestsOfOtherClientsAreUnderstood(t *testing.T) {
-	f := &fake{say: calling, got: make(chan Request, 10)}
-	url := start(t, f, Options{})
+	f := says{calling, make(chan serve.Request, 10)}
+	url := served(t, f)
 	files, err := filepath.Glob("testdata/requests/*.json")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("%d requests, %v", len(files), err)
@@ -133,11 +187,19 @@ func TestRequestsOfOtherClientsAreUnderstood(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		path := "/v1/completions"
+		path := "/completions"
 		if strings.Contains(string(body), `"messages"`) {
-			path = "/v1/chat/completions"
+			path = "/chat/completions"
 		}
-		status, text := post(t, url+path, string(body))
+		res, err := http.Post(url+path, "application/json", strings.NewReader(string(body)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := io.ReadAll(res.Body)
+		if err := errors.Join(err, res.Body.Close()); err != nil {
+			t.Fatal(err)
+		}
+		status, text := res.StatusCode, string(answer)
 		if status != 200 || !json.Valid([]byte(text)) && !strings.Contains(text, "[DONE]") {
 			t.Errorf("%s: status %d: %s", name, status, text)
 			continue
