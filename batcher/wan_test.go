@@ -81,8 +81,8 @@ func TestKilledSessionFailsNoCall(t *testing.T) {
 			callers.Wait()
 			late, _ := d.members[0].history.late(64)
 			t.Logf("%v away: the longest call took %v; late after %v", rtt, worst, late)
-			if worst > 3*rtt {
-				t.Errorf("a call took %v at a round trip of %v", worst, rtt)
+			if worst > 2*rtt+late {
+				t.Errorf("a call took %v at a round trip of %v; late is after %v", worst, rtt, late)
 			}
 			failures := int64(0)
 			for _, s := range d.Stats() {

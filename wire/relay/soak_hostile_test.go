@@ -387,11 +387,7 @@ func (h *hostile) strike(many int, list ...attack) {
 	if each > 1<<20 {
 		h.t.Errorf("%d KiB a connection, want at most 1024", each>>10)
 	}
-	limit := 10 * time.Second
-	if list[0].who == "" { // who is paired has 10 s for the inner handshake, and then each layer is closed
-		limit += 5 * time.Second
-	}
-	if soaking() && longest > limit {
+	if limit := 10 * time.Second; soaking() && longest > limit {
 		h.t.Errorf("cut after %v, want at most %v", longest, limit)
 	}
 }

@@ -22,8 +22,9 @@ const ALPN = "kvasir/1"
 // and one Write on the connection beneath.
 const MaxChunk = 16_000
 
-// HandshakeTime is how long a handshake of the inner session may take.
-const HandshakeTime = 10 * time.Second
+// HandshakeTime is how long a handshake of the inner session may take. With the two seconds that a close
+// may take on the way out, who says nothing after pairing is gone within ten.
+const HandshakeTime = 7 * time.Second
 
 // ClientConfig is a worker's side of an inner session.
 type ClientConfig struct {
