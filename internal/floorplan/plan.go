@@ -48,7 +48,7 @@ var Kvasir = Plan{
 		{6, []string{
 			"engine/gguf", "engine/tokenizer", "engine/chat", "engine/tiny", "engine/model",
 			"engine/schedule", "engine/sample", "engine/grammar", "engine/synth", "engine/experts", "engine/worker",
-			"engine/serve", "engine/batches", "engine/ledger", "engine/slices",
+			"engine/serve", "engine/batches", "engine/ledger", "engine/audit", "engine/slices",
 		}},
 		{5, []string{"batcher", "batcher/place"}},
 		{4, []string{"wire/link", "wire/relay"}},

@@ -1,0 +1,231 @@
+package audit
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"kvasir/internal/moe"
+	"kvasir/wire/seal"
+)
+
+// sample is a row that is looked at.
+type sample struct {
+	w      *Worker
+	turn   int64
+	since  time.Time
+	row    Row
+	answer Answer
+	votes  []vote           // of judges that are not believed, and disagree with the answer and each other
+	failed []seal.PublicKey // judges that gave no answer
+	size   int              // bytes
+}
+
+type vote struct {
+	judge Judge
+	said  Answer
+}
+
+// not is who may not judge a row: who has answered it already.
+func (s *sample) not() []seal.PublicKey {
+	all := append([]seal.PublicKey{s.w.key}, s.failed...)
+	for _, v := range s.votes {
+		all = append(all, v.judge.Key)
+	}
+	return all
+}
+
+func (s *sample) involves(k seal.PublicKey) bool { return !k.IsZero() && slices.Contains(s.not(), k) }
+
+type verdict uint8
+
+const (
+	right verdict = iota
+	wrong
+	unknown // nobody could say
+)
+
+// Counts are of rows.
+type Counts struct {
+	Rows    int64 // answered
+	Checked int64 // recomputed, and found right or wrong
+	Wrong   int64
+	Skipped int64 // should have been looked at, and were not: no room, or no judge in time
+}
+
+// Worker is one session of a worker: its answers come in here. It is safe for concurrent use.
+type Worker struct {
+	a   *Auditor
+	id  int64
+	key seal.PublicKey
+
+	mu      sync.Mutex
+	random  *rand.ChaCha8
+	left    int   // rows of the present window that are still to come
+	at      int   // the row that is looked at is so many rows away
+	good    int   // rows found right, as far as probation asks
+	turn    int64 // the present one, from 1
+	open    []int // rows that wait, of each turn from the first open one on
+	first   int64 // turn of open[0]
+	through int64 // turns before and with this one are decided, and were outside probation
+	counts  Counts
+	taken   Counts // that a Turn has told
+}
+
+// Worker begins a session of a worker with so many rows found right in sessions before.
+func (a *Auditor) Worker(key seal.PublicKey, good int) *Worker {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.sources++
+	seed := a.o.Seed
+	binary.LittleEndian.PutUint64(seed[:], binary.LittleEndian.Uint64(seed[:])^uint64(a.sources))
+	return &Worker{a: a, id: a.sources, key: key, random: rand.NewChaCha8(seed), good: good, turn: 1, first: 1, open: []int{0}}
+}
+
+// ID tells sessions apart.
+func (w *Worker) ID() int64 { return w.id }
+
+// Probation says that every row is looked at, and nothing is decided yet.
+func (w *Worker) Probation() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.good < w.a.o.Probation
+}
+
+// Good is how many rows were found right, as far as probation asks: for Auditor.Worker when the worker
+// comes back.
+func (w *Worker) Good() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.good
+}
+
+// Answer looks at some rows of an answer, of which nothing is kept. Rows that the worker could not
+// compute are not looked at: they earn nothing.
+func (w *Worker) Answer(b *moe.Batch, out *moe.Partials) {
+	rows, all := w.draw(out.Status[:b.Rows])
+	for _, r := range rows {
+		w.take(b, out, int(r), all)
+	}
+}
+
+// draw decides which rows are taken; all says that every row is.
+func (w *Worker) draw(status []moe.Status) (rows []int32, all bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all = w.good < w.a.o.Probation
+	for r, s := range status {
+		if s == moe.Wide {
+			continue
+		}
+		w.counts.Rows++
+		if all {
+			rows = append(rows, int32(r))
+			continue
+		}
+		if w.left == 0 {
+			w.left = w.a.o.Every
+			w.at = int(rand.New(w.random).Uint64N(uint64(w.left)))
+		}
+		if w.at == 0 {
+			rows = append(rows, int32(r))
+		}
+		w.at--
+		w.left--
+	}
+	if all {
+		w.left = 0 // a window begins when probation ends
+	}
+	return rows, all
+}
+
+func (w *Worker) take(b *moe.Batch, out *moe.Partials, r int, all bool) {
+	v := b.Row(r)
+	expert, weight := b.Picks(r)
+	s := &sample{
+		w: w, since: time.Now(),
+		row: Row{
+			Shape:  b.Shape,
+			Values: moe.Row{Format: v.Format, Q: slices.Clone(v.Q), Scales: slices.Clone(v.Scales), F: slices.Clone(v.F)},
+			Expert: slices.Clone(expert), Weight: slices.Clone(weight),
+		},
+		answer: Answer{Status: out.Status[r], Sum: slices.Clone(out.Row(r))},
+		size:   len(v.Q) + 4*len(v.Scales) + 4*len(v.F) + 6*len(expert) + 8*b.Hidden + sampleBytes,
+	}
+	w.mu.Lock()
+	s.turn = w.turn
+	w.open[len(w.open)-1]++
+	w.mu.Unlock()
+	if !w.a.add(s, all) {
+		w.resolve(s, unknown)
+	}
+}
+
+// sampleBytes is what a sample takes beside its values, about.
+const sampleBytes = 400
+
+// suspect has every row looked at: somebody disagrees.
+func (w *Worker) suspect() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.good = 0
+}
+
+// resolve notes what has become of a row.
+func (w *Worker) resolve(s *sample, v verdict) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.open[s.turn-w.first]--
+	switch v {
+	case right:
+		w.counts.Checked++
+		w.good = min(w.good+1, w.a.o.Probation)
+	case wrong:
+		w.counts.Checked++
+		w.counts.Wrong++
+		w.good = 0
+	case unknown:
+		w.counts.Skipped++
+	}
+}
+
+// Turn ends a turn, that which a receipt is about.
+type Turn struct {
+	Counts          // since the turn before
+	Through   int64 // every row that was drawn in turns up to this one is decided
+	Probation bool  // nothing is paid yet
+}
+
+// Turn returns what is new since the last one, and begins another.
+func (w *Worker) Turn() Turn {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t := Turn{Counts: Counts{
+		Rows: w.counts.Rows - w.taken.Rows, Checked: w.counts.Checked - w.taken.Checked,
+		Wrong: w.counts.Wrong - w.taken.Wrong, Skipped: w.counts.Skipped - w.taken.Skipped,
+	}}
+	w.taken = w.counts
+	w.turn++
+	w.open = append(w.open, 0)
+	t.Probation = w.good < w.a.o.Probation
+	if !t.Probation {
+		n := 0
+		for n < len(w.open)-1 && w.open[n] == 0 {
+			n++
+		}
+		w.open = append(w.open[:0], w.open[n:]...)
+		w.first += int64(n)
+		w.through = w.first - 1
+	}
+	t.Through = w.through
+	return t
+}
+
+// Counts returns all that was counted so far.
+func (w *Worker) Counts() Counts {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.counts
+}
