@@ -42,7 +42,7 @@ type DemoResult struct {
 // is made.
 func (e *Engine) Demo(ctx context.Context, c DemoConfig, emit func(Piece) error) (DemoResult, error) {
 	var d DemoResult
-	if _, err := e.encode(c.Request); err != nil { // before anything is started
+	if _, _, err := e.encode(c.Request); err != nil { // before anything is started
 		return d, err
 	}
 	home, err := os.MkdirTemp("", "kvasir-demo-")

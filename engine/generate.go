@@ -13,6 +13,7 @@ import (
 	"kvasir/engine/grammar"
 	"kvasir/engine/sample"
 	"kvasir/engine/schedule"
+	"kvasir/engine/serve"
 	"kvasir/engine/tokenizer"
 	"kvasir/kernels/vector"
 )
@@ -32,7 +33,8 @@ type Request struct {
 	Sampling *sample.Params // nil: greedy
 	Stop     []string       // texts that end a continuation, and are not part of it
 	Format   Format
-	Batch    bool // nobody waits for it: it gives way to those that somebody waits for
+	Calls    serve.Calls // of Template.Tools; a text that has to call has no other format
+	Batch    bool        // nobody waits for it: it gives way to those that somebody waits for
 
 	keep bool // the last logits of each choice
 }
@@ -169,14 +171,15 @@ func (r *Result) timed(after time.Duration) {
 
 // prepare checks a request, and returns its tokens and who chooses those of each continuation.
 func (e *Engine) prepare(r Request) (prompt []int32, list []*chooser, err error) {
-	if prompt, err = e.encode(r); err != nil {
+	prompt, text, err := e.encode(r)
+	if err != nil {
 		return nil, nil, err
 	}
 	n := max(r.Choices, 1)
 	if r.Choices < 0 || n > maxChoices {
 		return nil, nil, ErrChoices
 	}
-	form, err := e.grammar(r.Format)
+	form, err := e.form(r, text)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -188,27 +191,6 @@ func (e *Engine) prepare(r Request) (prompt []int32, list []*chooser, err error)
 		list = append(list, c)
 	}
 	return prompt, list, nil
-}
-
-// grammar returns the grammar of a format; nil if the text is free.
-func (e *Engine) grammar(f Format) (*grammar.Grammar, error) {
-	given := 0
-	for _, g := range []bool{f.Grammar != "", f.Schema != nil, f.JSON} {
-		if g {
-			given++
-		}
-	}
-	switch {
-	case given > 1:
-		return nil, errors.New("a text has one format: a grammar, a JSON schema or JSON")
-	case f.Grammar != "":
-		return grammar.Parse(f.Grammar)
-	case f.Schema != nil:
-		return grammar.FromSchema(f.Schema)
-	case f.JSON:
-		return e.json(), nil
-	}
-	return nil, nil
 }
 
 // chooser chooses the tokens of one continuation and makes text of them. The scheduler calls Next; what
@@ -335,46 +317,46 @@ func (c *chooser) hear(to *Choice, event schedule.Event, emit func(Piece) error)
 	return emit(Piece{Choice: c.index, Text: rest, Last: true, Stop: to.Stop})
 }
 
-// encode checks a request and returns its tokens.
-func (e *Engine) encode(r Request) ([]int32, error) {
+// encode checks a request and returns its tokens, and the conversation that they are of.
+func (e *Engine) encode(r Request) (ids []int32, text chat.Prompt, err error) {
 	turns := r.turns()
 	if r.Prompt == "" && len(r.Messages) == 0 {
-		return nil, ErrEmptyPrompt
+		return nil, text, ErrEmptyPrompt
 	}
 	if r.Tokens < 1 {
-		return nil, ErrTokens
+		return nil, text, ErrTokens
 	}
 	if at := invalidUTF8(r.Prompt); at >= 0 {
-		return nil, fmt.Errorf("the prompt is not valid UTF-8 at byte %d (0x%02x); give text in UTF-8", at, r.Prompt[at])
+		return nil, text, fmt.Errorf("the prompt is not valid UTF-8 at byte %d (0x%02x); give text in UTF-8", at, r.Prompt[at])
 	}
-	ids, err := e.tokenize(r, turns)
-	if err != nil {
-		return nil, err
+	if ids, text, err = e.tokenize(r, turns); err != nil {
+		return nil, text, err
 	}
 	if bos, add := e.tokens.BOS(); add && turns == nil {
 		ids = append([]int32{bos}, ids...)
 	}
 	switch {
 	case len(ids) >= e.model.Context:
-		return nil, &LengthError{len(ids), e.model.Context, fmt.Sprintf("%s takes %d, answer included; shorten it", e.name, e.model.Context)}
+		return nil, text, &LengthError{len(ids), e.model.Context, fmt.Sprintf("%s takes %d, answer included; shorten it", e.name, e.model.Context)}
 	case len(ids) >= e.longest:
-		return nil, &LengthError{len(ids), e.longest,
+		return nil, text, &LengthError{len(ids), e.longest,
 			fmt.Sprintf("there is memory for %d, answer included; shorten it, or give more memory", e.longest)}
 	}
-	return ids, nil
+	return ids, text, nil
 }
 
-// tokenize returns the tokens of a conversation, or else of the prompt as plain text. What a message
-// holds never becomes a control token.
-func (e *Engine) tokenize(r Request, turns []Message) ([]int32, error) {
+// tokenize returns the tokens of a conversation and its text, or else the tokens of the prompt as plain text.
+// What a message holds never becomes a control token.
+func (e *Engine) tokenize(r Request, turns []Message) (ids []int32, p chat.Prompt, err error) {
 	if turns == nil {
-		return e.tokens.Encode(r.Prompt, false)
+		ids, err = e.tokens.Encode(r.Prompt, false)
+		return ids, p, err
 	}
-	p, err := e.render(r, turns)
-	if err != nil {
-		return nil, err
+	if p, err = e.render(r, turns); err != nil {
+		return nil, p, err
 	}
-	return e.tokens.EncodeChat(p.Text, p.Plain)
+	ids, err = e.tokens.EncodeChat(p.Text, p.Plain)
+	return ids, p, err
 }
 
 // turns is the conversation; nil if the request is for plain text.

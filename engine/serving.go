@@ -15,6 +15,7 @@ import (
 	"kvasir/engine/sample"
 	"kvasir/engine/schedule"
 	"kvasir/engine/serve"
+	"kvasir/engine/tokenizer"
 	"kvasir/wire/relay"
 )
 
@@ -41,7 +42,7 @@ func (g generator) Generate(ctx context.Context, r serve.Request, emit func(serv
 	case errors.Is(err, schedule.ErrFull):
 		err = fmt.Errorf("%w: %w", serve.ErrBusy, err)
 	case err != nil && res.PromptTokens == nil: // it never came to generating
-		err = fmt.Errorf("%w: %w", serve.ErrRequest, blame(err))
+		err = fmt.Errorf("%w: %w", serve.ErrRequest, blame(err, r))
 	}
 	out := serve.Result{Prompt: len(res.PromptTokens)}
 	for i := range res.Choices {
@@ -55,7 +56,7 @@ func (g generator) Generate(ctx context.Context, r serve.Request, emit func(serv
 func (g generator) Reply(r serve.Request) (chat.ReplyOptions, error) {
 	o, err := g.e.replyOptions(g.request(r))
 	if err != nil {
-		err = fmt.Errorf("%w: %w", serve.ErrRequest, blame(err))
+		err = fmt.Errorf("%w: %w", serve.ErrRequest, blame(err, r))
 	}
 	return o, err
 }
@@ -63,7 +64,7 @@ func (g generator) Reply(r serve.Request) (chat.ReplyOptions, error) {
 func (g generator) request(r serve.Request) Request {
 	req := Request{
 		Prompt: r.Prompt, Messages: r.Messages, Template: r.Template, Tokens: r.Tokens, Choices: r.Choices,
-		Sampling: &r.Sampling, Stop: r.Stop, Format: Format{Schema: r.Schema, JSON: r.JSON}, Batch: r.Batch,
+		Sampling: &r.Sampling, Stop: r.Stop, Format: Format{Schema: r.Schema, JSON: r.JSON}, Calls: r.Calls, Batch: r.Batch,
 	}
 	if req.Tokens == 0 {
 		req.Tokens = g.e.Context()
@@ -81,8 +82,20 @@ func (g generator) logprob(t sample.Token) *serve.Logprob {
 }
 
 // blame names the parameter that an error is about, where it is one of a request's.
-func blame(err error) error {
+func blame(err error, r serve.Request) error {
+	var named *serve.ParamError
+	var long *LengthError
+	text := "prompt"
+	if len(r.Messages) > 0 {
+		text = "messages"
+	}
 	switch {
+	case errors.As(err, &named):
+		return err
+	case errors.As(err, &long):
+		return &serve.ParamError{Param: text, Code: "context_length_exceeded", Err: err}
+	case errors.Is(err, ErrEmptyPrompt), errors.Is(err, tokenizer.ErrTooLong):
+		return &serve.ParamError{Param: text, Err: err}
 	case errors.Is(err, grammar.ErrSchema), errors.Is(err, grammar.ErrSyntax), errors.Is(err, grammar.ErrLimit):
 		return &serve.ParamError{Param: "response_format", Err: err}
 	case errors.Is(err, sample.ErrStop):

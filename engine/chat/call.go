@@ -3,6 +3,9 @@ package chat
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
+	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -250,30 +253,109 @@ func readTypes(tools []json.RawMessage) schemaTypes {
 		var tool struct {
 			Function struct {
 				Name       string
-				Parameters struct {
-					Properties map[string]json.RawMessage
-				}
+				Parameters json.RawMessage
 			}
 		}
-		if json.Unmarshal(raw, &tool) != nil {
+		var root any
+		if json.Unmarshal(raw, &tool) != nil || json.Unmarshal(tool.Function.Parameters, &root) != nil {
 			continue
 		}
-		for key, property := range tool.Function.Parameters.Properties {
-			var p struct {
-				Type  json.RawMessage
-				AnyOf []struct{ Type json.RawMessage }
-			}
-			if json.Unmarshal(property, &p) != nil {
-				continue
-			}
-			said := p.Type
-			for _, x := range p.AnyOf {
-				said = append(said, x.Type...)
-			}
-			types[[2]string{tool.Function.Name, key}] = len(said) > 0 && !bytes.Contains(said, []byte(`"string"`))
+		r := reading{root}
+		for key, property := range r.properties(root, 0) {
+			types[[2]string{tool.Function.Name, key}] = !r.isText(property, 0)
 		}
 	}
 	return types
+}
+
+// maxRefs is how many references and lists of schemas are followed one after another.
+const maxRefs = 16
+
+// reading is a schema that is asked what values may be.
+type reading struct{ root any }
+
+// properties are those of an object, and of what allOf and $ref put together to one.
+func (r reading) properties(schema any, depth int) map[string]any {
+	s, ok := schema.(map[string]any)
+	if !ok || depth > maxRefs {
+		return nil
+	}
+	all := map[string]any{}
+	maps.Copy(all, r.properties(r.target(s), depth+1))
+	list, _ := s["allOf"].([]any)
+	for _, x := range list {
+		maps.Copy(all, r.properties(x, depth+1))
+	}
+	own, _ := s["properties"].(map[string]any)
+	maps.Copy(all, own)
+	return all
+}
+
+// target is what $ref leads to, within the schema (RFC 6901).
+func (r reading) target(s map[string]any) any {
+	pointer, ok := s["$ref"].(string)
+	if !ok || pointer != "#" && !strings.HasPrefix(pointer, "#/") {
+		return nil
+	}
+	at := r.root
+	for _, part := range strings.Split(pointer, "/")[1:] {
+		name := strings.NewReplacer("~1", "/", "~0", "~").Replace(part)
+		switch x := at.(type) {
+		case map[string]any:
+			at = x[name]
+		case []any:
+			n, err := strconv.Atoi(name)
+			if err != nil || n < 0 || n >= len(x) {
+				return nil
+			}
+			at = x[n]
+		default:
+			return nil
+		}
+	}
+	return at
+}
+
+// about are keywords by what they say of a value.
+var about = map[string]bool{
+	"properties": false, "required": false, "additionalProperties": false, "items": false, "prefixItems": false,
+	"minItems": false, "maxItems": false, "minimum": false, "maximum": false, "exclusiveMinimum": false,
+	"exclusiveMaximum": false, "minLength": true, "maxLength": true, "pattern": true, "format": true,
+}
+
+// isText reports whether a value may be a string, or nothing is said of it. Whoever holds a model to a
+// schema has to ask the same (grammar.FromCalls).
+func (r reading) isText(schema any, depth int) bool {
+	s, ok := schema.(map[string]any)
+	if !ok || depth > maxRefs {
+		return true
+	}
+	if _, ok := s["$ref"]; ok {
+		return r.isText(r.target(s), depth+1)
+	}
+	isString := func(v any) bool { _, ok := v.(string); return ok }
+	said, typed := s["type"]
+	if list, ok := said.([]any); typed && said != "string" && (!ok || !slices.Contains(list, any("string"))) {
+		return false
+	}
+	if v, ok := s["const"]; ok {
+		return isString(v)
+	}
+	if list, ok := s["enum"].([]any); ok && len(list) > 0 {
+		return slices.ContainsFunc(list, isString)
+	}
+	for _, keyword := range []string{"anyOf", "oneOf", "allOf"} {
+		if list, ok := s[keyword].([]any); ok && len(list) > 0 {
+			return slices.ContainsFunc(list, func(x any) bool { return r.isText(x, depth+1) })
+		}
+	}
+	text, other := typed, false
+	for name := range s {
+		if ofText, ok := about[name]; ok {
+			text, other = text || ofText, other || !ofText
+		}
+	}
+	return text || !other
 }
 
 // value returns a parameter's text as JSON. A template prints True, False and None as Python does.

@@ -25,9 +25,12 @@
 package chat
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/nikolalohinski/gonja/v2/config"
 	"github.com/nikolalohinski/gonja/v2/exec"
@@ -66,6 +69,8 @@ var (
 type Template struct {
 	root     *exec.Template
 	bos, eos string
+	thinks   bool // it knows <think>
+	tagged   func() bool
 	budget   int // fixedBudget; less in tests
 }
 
@@ -106,7 +111,9 @@ func New(jinja, bos, eos string) (t *Template, err error) {
 	if err := c.rewriteNodes(root.Root().Nodes); err != nil {
 		return nil, parseError(err)
 	}
-	return &Template{root: root, bos: bos, eos: eos, budget: fixedBudget}, nil
+	t = &Template{root: root, bos: bos, eos: eos, thinks: strings.Contains(jinja, thinkOpen), budget: fixedBudget}
+	t.tagged = sync.OnceValue(t.writesTags)
+	return t, nil
 }
 
 // syntax is how transformers sets Jinja up for chat templates, but for lstrip_blocks: see prepare.
@@ -144,7 +151,23 @@ func (t *Template) Render(msgs []Message, o Options) (prompt Prompt, err error) 
 	case err != nil:
 		return Prompt{}, fmt.Errorf("%w: %s", ErrRender, oneLine(err.Error()))
 	}
-	return m.remove(out.text.String()), nil
+	prompt = m.remove(out.text.String())
+	prompt.thinks = t.thinks
+	return prompt, nil
+}
+
+// Tags reports whether calls of tools are written in tags, as Qwen3.5 does, and not in JSON: as the template
+// writes one. A template that writes none says nothing, and JSON is what most models know.
+func (t *Template) Tags() bool { return t.tagged() }
+
+func (t *Template) writesTags() bool {
+	tool := json.RawMessage(`{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"a":{"type":"string"}}}}}`)
+	now := func() time.Time { return time.Unix(0, 0) }
+	p, err := t.Render([]Message{
+		{Role: "user", Content: "x"}, {Role: "assistant", ToolCalls: []ToolCall{{ID: "c", Name: "f", Arguments: `{"a":"x"}`}}},
+		{Role: "tool", Content: "y", ToolCallID: "c"},
+	}, Options{Tools: []json.RawMessage{tool}, Now: now})
+	return err == nil && strings.Contains(p.Text, "<function=f>")
 }
 
 type limitedWriter struct {

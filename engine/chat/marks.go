@@ -11,12 +11,20 @@ type Prompt struct {
 	// Plain has the bytes of Text where a control token begins, or might, that came from a message and
 	// not from the template. They ascend. The tokenizer must leave them text (EncodeChat).
 	Plain []int
+
+	thinks bool // the template knows reasoning
 }
 
 // Thinks reports whether the template has opened the model's reasoning already, so that an answer
 // begins in the middle of it.
 func (p Prompt) Thinks() bool {
 	return strings.HasSuffix(strings.TrimRight(p.Text, "\n"), thinkOpen)
+}
+
+// MayThink reports whether an answer may begin with reasoning, which it then opens itself.
+func (p Prompt) MayThink() bool {
+	end := strings.TrimRight(p.Text, "\n")
+	return p.thinks && !strings.HasSuffix(end, thinkOpen) && !strings.HasSuffix(end, thinkClose)
 }
 
 // marks follow what came from messages through a template: the first character of each control token

@@ -149,3 +149,25 @@ func TestThinksLooksAtTheEnd(t *testing.T) {
 		}
 	}
 }
+
+func TestTemplatesSayHowCallsAreWritten(t *testing.T) {
+	for _, x := range []struct {
+		name, source string
+		tags, may    bool
+	}{
+		{"tags", read(t, "functions.jinja"), true, false},
+		{"no calls", ChatML, false, false},
+		{"JSON", ChatML + "{% if tools %}<tool_call>{% endif %}", false, false},
+		{"reasoning", ChatML + "{# <think> #}", false, true},
+		{"reasoning that is over", ChatML + "<think>\n\n</think>\n\n", false, false},
+	} {
+		tpl, err := New(x.source, "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := tpl.Render([]Message{{Role: "user", Content: "hi"}}, Options{Generate: true})
+		if err != nil || tpl.Tags() != x.tags || p.MayThink() != x.may {
+			t.Errorf("%s: %v, tags %v, may think %v", x.name, err, tpl.Tags(), p.MayThink())
+		}
+	}
+}

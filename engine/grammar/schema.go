@@ -36,12 +36,8 @@ func FromSchema(schema []byte) (*Grammar, error) {
 	if _, err := c.ref("#", "#"); err != nil {
 		return nil, err
 	}
-	for len(c.pending) > 0 {
-		next := c.pending[0]
-		c.pending = c.pending[1:]
-		if next.rule.body, err = c.schema(next.value, next.rule.name, nil); err != nil {
-			return nil, err
-		}
+	if err := c.finish(); err != nil {
+		return nil, err
 	}
 	g, err := build(append(c.rules, c.pieces.order...))
 	if errors.Is(err, ErrSyntax) {
@@ -51,8 +47,21 @@ func FromSchema(schema []byte) (*Grammar, error) {
 	return g, err
 }
 
+// finish makes the rules of what was referred to.
+func (c *schemaCompiler) finish() (err error) {
+	for len(c.pending) > 0 {
+		next := c.pending[0]
+		c.pending = c.pending[1:]
+		if next.rule.body, err = c.schema(next.value, next.rule.name, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 type schemaCompiler struct {
 	*pieces
+	raw     bool // strings stand as they are, without quotes and escapes, and end before a tag
 	root    *value
 	refs    map[string]*rule // by pointer
 	rules   []*rule

@@ -38,10 +38,10 @@ func (c *schemaCompiler) stringOf(v *value, path string) (*expr, error) {
 		if err != nil {
 			return nil, err
 		}
-		if lo == 0 && hi == noMax {
+		if lo == 0 && hi == noMax && !c.raw {
 			return c.text(), nil
 		}
-		return seq(literal(`"`), repeat(c.char(), lo, hi), literal(`"`)), nil
+		return seq(c.mark(), repeat(c.anyChar(), lo, hi), c.mark()), nil
 	}
 	keyword, at := "pattern", pattern
 	if pattern == nil {
@@ -61,7 +61,11 @@ func (c *schemaCompiler) stringOf(v *value, path string) (*expr, error) {
 		if !ok {
 			return nil, refuse(path, `"format" %q is not supported`, source)
 		}
-		return c.rule("format "+source, true, func() *expr {
+		name := "format " + source
+		if c.raw {
+			name = "bare " + name
+		}
+		return c.rule(name, true, func() *expr {
 			e, err := c.regex(known, path)
 			if err != nil {
 				panic("BUG: format " + source + ": " + err.Error())
@@ -70,6 +74,30 @@ func (c *schemaCompiler) stringOf(v *value, path string) (*expr, error) {
 		}), nil
 	}
 	return c.regex(source, path)
+}
+
+// mark is what stands around a string.
+func (c *schemaCompiler) mark() *expr {
+	if c.raw {
+		return exprEmpty
+	}
+	return literal(`"`)
+}
+
+// anyChar is any character of a string.
+func (c *schemaCompiler) anyChar() *expr {
+	if c.raw {
+		return c.rule("bare char", false, func() *expr { return runeSet{{'<', '<'}}.not().expr() })
+	}
+	return c.char()
+}
+
+// oneChar is a certain character of a string.
+func (c *schemaCompiler) oneChar(r rune) *expr {
+	if c.raw {
+		return literal(string(r))
+	}
+	return literal(escaped(r))
 }
 
 // regex compiles a regular expression of ECMA-262 to the JSON strings that it finds something in.
@@ -88,7 +116,7 @@ func (c *schemaCompiler) regex(source, path string) (*expr, error) {
 	if bad != "" {
 		return nil, refuse(path, `"pattern" %q: %s is not supported`, source, bad)
 	}
-	return seq(literal(`"`), e, literal(`"`)), nil
+	return seq(c.mark(), e, c.mark()), nil
 }
 
 // searched is the texts in which re is found: without an anchor there may be anything around it.
@@ -103,7 +131,7 @@ func (c *schemaCompiler) searched(re *syntax.Regexp) (*expr, string) {
 	if re.Op == syntax.OpConcat {
 		parts = re.Sub
 	}
-	before, after := star(c.char()), star(c.char())
+	before, after := star(c.anyChar()), star(c.anyChar())
 	if len(parts) > 0 && parts[0].Op == syntax.OpBeginText {
 		parts, before = parts[1:], exprEmpty
 	}
@@ -140,7 +168,7 @@ func (c *schemaCompiler) matched(re *syntax.Regexp) (*expr, string) {
 				subs = append(subs, c.inString(folds(r)))
 				continue
 			}
-			subs = append(subs, literal(escaped(r)))
+			subs = append(subs, c.oneChar(r))
 		}
 		return seq(subs...), ""
 	case syntax.OpCharClass:
@@ -189,6 +217,9 @@ func folds(r rune) runeSet {
 
 // inString is one character of a set in a JSON string.
 func (c *schemaCompiler) inString(set runeSet) *expr {
+	if c.raw {
+		return set.minus(runeSet{{'<', '<'}}).expr()
+	}
 	var key strings.Builder
 	key.WriteString("class")
 	for _, r := range set {

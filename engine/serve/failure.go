@@ -110,7 +110,9 @@ func (h *Handler) failed(ctx context.Context, err error) *failure {
 	case errors.As(err, &sampling):
 		return invalid(http.StatusBadRequest, sampling.Param, "%s: %s", sampling.Param, sampling.Reason)
 	case errors.As(err, &param):
-		return invalid(http.StatusBadRequest, param.Param, "%s: %s", param.Param, param.Error())
+		f := invalid(http.StatusBadRequest, param.Param, "%s: %s", param.Param, param.Error())
+		f.Code = param.Code
+		return f
 	case errors.Is(err, ErrRequest):
 		return invalid(http.StatusBadRequest, "", "%s", strings.TrimPrefix(err.Error(), ErrRequest.Error()+": "))
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"regexp"
 	"slices"
 
@@ -108,6 +109,7 @@ func tools(a *asked, raw json.RawMessage) error {
 	if len(list) > maxTools {
 		return fmt.Errorf("%d tools, want %d at most", len(list), maxTools)
 	}
+	a.names = map[string]bool{}
 	for i, raw := range list {
 		var t struct {
 			Type     string `json:"type"`
@@ -123,25 +125,64 @@ func tools(a *asked, raw json.RawMessage) error {
 			return &cannotError{fmt.Sprintf("tool %d is of type %.40q: this server takes functions", i, t.Type)}
 		case t.Function == nil || !functionName.MatchString(t.Function.Name):
 			return fmt.Errorf("tool %d: want a function with a name of up to 64 letters, digits and the signs . _ -", i)
+		case a.names[t.Function.Name]:
+			return fmt.Errorf("tool %d: the name %s is there twice", i, t.Function.Name)
 		}
+		a.names[t.Function.Name] = true
 	}
 	a.request.Template.Tools = list
 	return nil
 }
 
+// toolChoice takes OpenAI's words, or a function.
 func toolChoice(a *asked, raw json.RawMessage) error {
+	const want = "want auto, none, required, or a function"
 	var choice string
 	if json.Unmarshal(raw, &choice) != nil {
-		return &cannotError{"this server cannot make a model call a certain function: leave it out, or give auto or none"}
+		var named struct {
+			Type     string
+			Function struct{ Name string }
+		}
+		switch {
+		case json.Unmarshal(raw, &named) != nil:
+			return errors.New(want)
+		case named.Type != "function":
+			return &cannotError{fmt.Sprintf("type %.40q: this server takes functions", named.Type)}
+		case named.Function.Name == "":
+			return errors.New("want a function with a name")
+		}
+		a.request.Calls.Must, a.request.Calls.Name = true, named.Function.Name
+		return nil
 	}
 	switch choice {
 	case "auto":
 	case "none":
 		a.none = true
 	case "required":
-		return &cannotError{"this server cannot make a model call: leave it out, or give auto or none"}
+		a.request.Calls.Must = true
 	default:
-		return errors.New("want auto or none")
+		return errors.New(want)
+	}
+	return nil
+}
+
+func parallelCalls(a *asked, raw json.RawMessage) error {
+	many := true
+	err := decode(raw, &many, "true or false")
+	a.oneCall = !many
+	return err
+}
+
+// checkCalls looks at what has to be called, and says what is wrong with tool_choice.
+func (a *asked) checkCalls() *failure {
+	c := &a.request.Calls
+	c.One = a.oneCall || c.Name != ""
+	switch {
+	case !c.Must:
+	case len(a.names) == 0:
+		return invalid(http.StatusBadRequest, "tool_choice", "tool_choice: there are no tools to call")
+	case c.Name != "" && !a.names[c.Name]:
+		return invalid(http.StatusBadRequest, "tool_choice", "tool_choice: there is no function %q among the tools", c.Name)
 	}
 	return nil
 }

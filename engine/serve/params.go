@@ -25,7 +25,9 @@ type asked struct {
 	usage    bool // the stream ends with counts
 	echo     bool
 	seeded   bool
-	none     bool // no tool is to be called
+	none     bool            // no tool is to be called
+	oneCall  bool            // not more than one
+	names    map[string]bool // of tools
 }
 
 // A param takes one parameter of a request, which is not null.
@@ -80,6 +82,7 @@ var (
 		"top_logprobs":         topLogprobs,
 		"tools":                tools,
 		"tool_choice":          toolChoice,
+		"parallel_tool_calls":  parallelCalls,
 		"functions":            empty("this server takes tools in the place of functions"),
 		"function_call":        only("this server takes tool_choice in the place of function_call", "none"),
 		"response_format":      responseFormat,
@@ -126,6 +129,9 @@ func (h *Handler) parse(body []byte, k kind, draw func() uint64) (*asked, *failu
 			a.request.Choices, len(a.prompts), maxPrompts)
 	case k == plainText && a.request.Tokens == 0:
 		a.request.Tokens = defaultTokens
+	}
+	if f := a.checkCalls(); f != nil {
+		return nil, f
 	}
 	a.complete(k, draw)
 	return a, nil

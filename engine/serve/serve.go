@@ -39,6 +39,7 @@ var ErrBusy = errors.New("serve: too many requests")
 // ParamError is an error of Generate that a parameter is to blame for.
 type ParamError struct {
 	Param string
+	Code  string // OpenAI's word for it; empty: none
 	Err   error
 }
 
@@ -60,7 +61,15 @@ type Request struct {
 	Stop     []string
 	Schema   []byte // JSON schema that the text keeps to
 	JSON     bool   // it is any JSON object
+	Calls    Calls  // of Template.Tools
 	Batch    bool   // nobody waits for it: it gives way to those that somebody waits for
+}
+
+// Calls say what a text has to do with the tools that it may call.
+type Calls struct {
+	Must bool   // call one at least, and say nothing else
+	Name string // with Must: this one, once
+	One  bool   // not more than one
 }
 
 // Piece is a part of the text of a choice, whole characters.

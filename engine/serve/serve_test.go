@@ -27,7 +27,7 @@ type fake struct {
 
 func (f *fake) Reply(r Request) (chat.ReplyOptions, error) {
 	if r.Messages[0].Content == "refused" {
-		return chat.ReplyOptions{}, fmt.Errorf("%w: %w", ErrRequest, &ParamError{"messages", errors.New("not like this")})
+		return chat.ReplyOptions{}, fmt.Errorf("%w: %w", ErrRequest, &ParamError{"messages", "", errors.New("not like this")})
 	}
 	return chat.ReplyOptions{Tools: r.Template.Tools}, nil
 }
@@ -199,8 +199,13 @@ func TestWhatCannotBeDoneIsRefusedByName(t *testing.T) {
 		{"best of", "completions", p(`"best_of":2`), 400, "best_of", "choices"},
 		{"tool without a name", "chat/completions", m(`"tools":[{"type":"function"}]`), 400, "tools", "name"},
 		{"tool of another type", "chat/completions", m(`"tools":[{"type":"web_search"}]`), 400, "tools", "web_search"},
-		{"forced call", "chat/completions", m(`"tool_choice":"required"`), 400, "tool_choice", "auto or none"},
-		{"certain call", "chat/completions", m(`"tool_choice":{"type":"function"}`), 400, "tool_choice", "certain function"},
+		{"forced call", "chat/completions", m(`"tool_choice":"required"`), 400, "tool_choice", "no tools"},
+		{"certain call", "chat/completions", m(`"tool_choice":{"type":"function"}`), 400, "tool_choice", "a name"},
+		{"call of another", "chat/completions", m(`"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":{"type":"function","function":{"name":"g"}}`), 400, "tool_choice", `no function "g"`},
+		{"choice of another type", "chat/completions", m(`"tool_choice":{"type":"custom","custom":{"name":"g"}}`), 400, "tool_choice", "custom"},
+		{"choice in numbers", "chat/completions", m(`"tool_choice":5`), 400, "tool_choice", "want auto"},
+		{"two of a name", "chat/completions", m(`"tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"f"}}]`), 400, "tools", "twice"},
+		{"parallel in words", "chat/completions", m(`"parallel_tool_calls":"no"`), 400, "parallel_tool_calls", "true or false"},
 		{"format", "chat/completions", m(`"response_format":{"type":"yaml"}`), 400, "response_format", "json_schema"},
 		{"schema without one", "chat/completions", m(`"response_format":{"type":"json_schema"}`), 400, "response_format", "no schema"},
 		{"sound", "chat/completions", m(`"modalities":["text","audio"]`), 400, "modalities", "writes text"},
@@ -378,6 +383,26 @@ func TestParametersReachTheGenerator(t *testing.T) {
 	post(t, url+"/v1/completions", body)
 	if a, b := <-f.got, <-f.got; a.Sampling.Seed == b.Sampling.Seed {
 		t.Errorf("two requests without a seed both have %d", a.Sampling.Seed)
+	}
+}
+
+func TestWhatIsToBeCalledReachesTheGenerator(t *testing.T) {
+	f := &fake{got: make(chan Request, 1)}
+	url := start(t, f, Options{})
+	for more, want := range map[string]Calls{
+		`"tool_choice":"auto"`:                                 {},
+		`"parallel_tool_calls":true`:                           {},
+		`"parallel_tool_calls":false`:                          {One: true},
+		`"tool_choice":"required","parallel_tool_calls":false`: {Must: true, One: true},
+		`"tool_choice":"required"`:                             {Must: true},
+		`"tool_choice":{"type":"function","function":{"name":"time"}},"tools":[{"type":"function","function":{"name":"time"}}]`: {Must: true, Name: "time", One: true},
+	} {
+		status, text := post(t, url+"/v1/chat/completions", withTools+","+more+"}")
+		if status != http.StatusOK {
+			t.Errorf("%s: status %d: %s", more, status, text)
+		} else if r := <-f.got; r.Calls != want {
+			t.Errorf("%s: %+v, want %+v", more, r.Calls, want)
+		}
 	}
 }
 

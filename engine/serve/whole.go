@@ -19,7 +19,7 @@ func (a *reply) whole(ctx context.Context) (o completion, f *failure) {
 	size := 0
 	res, err := a.generate(ctx, func(p Piece) error {
 		if size += p.size(); size > a.h.o.Answer {
-			return &ParamError{"max_tokens", fmt.Errorf("the answer has more than %d bytes; ask for less, or for a stream", a.h.o.Answer)}
+			return &ParamError{"max_tokens", "", fmt.Errorf("the answer has more than %d bytes; ask for less, or for a stream", a.h.o.Answer)}
 		}
 		c := &list[p.Choice]
 		for _, d := range a.take(p) {
