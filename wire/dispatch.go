@@ -99,18 +99,18 @@ func CopyDispatch(dst []byte, off int, epoch uint32, b *moe.Batch) {
 	}
 	if b.Format == moe.RowF32 {
 		if p, skip := piece(at.values, at.scales); p != nil {
-			putFloats(p, b.F[skip/4:])
+			putRows(p, b, skip, 4*b.Hidden, putRowFloats)
 		}
 	} else {
-		values := at.values + len(b.Q)
+		values := at.values + b.Rows*b.Hidden
 		if p, skip := piece(at.values, values); p != nil {
-			putInt8s(p, b.Q[skip:])
+			putRows(p, b, skip, b.Hidden, putRowInt8s)
 		}
 		if p, _ := piece(values, at.scales); p != nil {
 			clear(p)
 		}
 		if p, skip := piece(at.scales, at.weights); p != nil {
-			putFloats(p, b.Scales[skip/4:])
+			putRows(p, b, skip, 4*b.Format.Scales(b.Hidden), putRowScales)
 		}
 	}
 	if p, skip := piece(at.weights, at.experts); p != nil {
@@ -125,6 +125,26 @@ func CopyDispatch(dst []byte, off int, epoch uint32, b *moe.Batch) {
 		}
 	}
 }
+
+// putRows fills dst with what put makes of the rows of b, size bytes each, from byte skip on. Zeros stand for a
+// row whose caller has left.
+func putRows(dst []byte, b *moe.Batch, skip, size int, put func(dst []byte, row moe.Row, skip int)) {
+	for r := skip / size; len(dst) > 0; r++ {
+		skip %= size
+		p := dst[:min(len(dst), size-skip)]
+		if row, ok := b.Hold(r); ok {
+			put(p, row, skip)
+			b.Let(r)
+		} else {
+			clear(p)
+		}
+		dst, skip = dst[len(p):], 0
+	}
+}
+
+func putRowInt8s(dst []byte, row moe.Row, skip int)  { putInt8s(dst, row.Q[skip:]) }
+func putRowScales(dst []byte, row moe.Row, skip int) { putFloats(dst, row.Scales[skip/4:]) }
+func putRowFloats(dst []byte, row moe.Row, skip int) { putFloats(dst, row.F[skip/4:]) }
 
 func putDispatchHead(p *[dispatchLen]byte, epoch uint32, b *moe.Batch) {
 	binary.LittleEndian.PutUint32(p[0:], epoch)

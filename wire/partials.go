@@ -61,11 +61,8 @@ func ParsePartials(out *moe.Partials, p []byte, rows, hidden int) error {
 			return payload(t, "row %d has status %d, want 0 to %d", r, b, moe.NonFinite)
 		}
 		out.Status[r] = s
-		if s != moe.OK {
-			clear(out.Row(r))
-			continue
-		}
-		n, err := vector.Active().ParsePartial(out.Row(r), sums)
+		n, err := parseRow(out.Hold(r), s, sums)
+		out.Let(r)
 		if err != nil {
 			return fmt.Errorf("%w: %s: row %d: %w", ErrPayload, t, r, err)
 		}
@@ -75,4 +72,13 @@ func ParsePartials(out *moe.Partials, p []byte, rows, hidden int) error {
 		return payload(t, "%d bytes behind the last row", len(sums))
 	}
 	return nil
+}
+
+// parseRow fills a row from the first n bytes of p.
+func parseRow(row []int64, s moe.Status, p []byte) (n int, err error) {
+	if s != moe.OK {
+		clear(row)
+		return 0, nil
+	}
+	return vector.Active().ParsePartial(row, p)
 }

@@ -39,6 +39,9 @@ func (s Shape) Check() error {
 //     to MaxTopK picks.
 //  3. Expert and Weight have one entry a pick. A row may pick an expert twice.
 //  4. No value of Q is -128.
+//
+// Of a batch that borrows its rows (Borrow) Q, Scales and F are empty. So who is given a batch asks Row for
+// a row, or Hold.
 type Batch struct {
 	Shape
 	Rows int
@@ -53,6 +56,7 @@ type Batch struct {
 
 	maxRows, maxPicks int // room in the slab
 	slab              *slab.Slab
+	rows              []borrowed // one a row; nil: the rows are the batch's own
 }
 
 // NewBatch returns an empty batch with room for rows rows and picks picks of shape s, in memory of the
@@ -102,7 +106,7 @@ func newBatch(s Shape, rows, picks int, pinned bool) (*Batch, error) {
 // Reset empties the batch and moves it to another layer of the same shape. Its room stays.
 func (b *Batch) Reset(layer int) {
 	b.Layer, b.Rows = layer, 0
-	b.Q, b.Scales, b.F = b.Q[:0], b.Scales[:0], b.F[:0]
+	b.Q, b.Scales, b.F, b.rows = b.Q[:0], b.Scales[:0], b.F[:0], b.rows[:0]
 	b.First = append(b.First[:0], 0)
 	b.Expert, b.Weight = b.Expert[:0], b.Weight[:0]
 }
@@ -143,6 +147,9 @@ type Row struct {
 
 // Row returns a view of row r, valid until the batch is reset.
 func (b *Batch) Row(r int) Row {
+	if b.rows != nil {
+		b, r = b.rows[r].from, int(b.rows[r].row)
+	}
 	if b.Format == RowF32 {
 		return Row{Format: RowF32, F: b.F[r*b.Hidden : (r+1)*b.Hidden : (r+1)*b.Hidden]}
 	}
@@ -170,6 +177,11 @@ func (b *Batch) Validate(experts int) error {
 	if i := indexOfLeast(b.Q); i >= 0 {
 		return fmt.Errorf("%w: row %d, value %d is -128, want -127 to 127", ErrInvalid, i/b.Hidden, i%b.Hidden)
 	}
+	for r := range b.rows {
+		if i := indexOfLeast(b.Row(r).Q); i >= 0 {
+			return fmt.Errorf("%w: row %d, value %d is -128, want -127 to 127", ErrInvalid, r, i)
+		}
+	}
 	return nil
 }
 
@@ -192,7 +204,13 @@ func (b *Batch) ValidateShape(experts int) error {
 		return fmt.Errorf("%w: %d rows, want 1 to %d", ErrInvalid, b.Rows, MaxRows)
 	}
 	q, scales, f := b.Rows*b.Hidden, b.Rows*b.Format.Scales(b.Hidden), 0
-	if b.Format == RowF32 {
+	switch {
+	case b.rows != nil:
+		if len(b.rows) != b.Rows {
+			return fmt.Errorf("%w: %d rows are borrowed, want %d", ErrInvalid, len(b.rows), b.Rows)
+		}
+		q, scales = 0, 0
+	case b.Format == RowF32:
 		q, f = 0, q
 	}
 	if len(b.Q) != q || len(b.Scales) != scales || len(b.F) != f {

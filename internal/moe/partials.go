@@ -12,8 +12,10 @@ import (
 //
 // Invariants:
 //
-//  1. Sum holds Rows x Hidden values, Status one a row (Reset).
+//  1. Sum holds Rows x Hidden values, Status one a row (Reset, Fit).
 //  2. The values of a row whose status is not OK are zero (Fault).
+//
+// Of partials that borrow their rows (Borrow) Sum is empty. So who fills partials asks Row for a row, or Hold.
 type Partials struct {
 	Rows, Hidden int
 	Sum          []int64  // Rows x Hidden
@@ -21,6 +23,9 @@ type Partials struct {
 
 	pinned bool // memory is to be page-locked
 	slab   *slab.Slab
+	places []place // where rows lie; nil: the sums are the partials' own
+	stray  bool    // the sums are nevertheless, for they are no answer to what was borrowed
+	spare  []int64 // see Hold
 }
 
 // NewPartials returns partials with room for rows rows of hidden values.
@@ -63,6 +68,10 @@ func (p *Partials) Reset(rows, hidden int) {
 	if !p.Size(rows, hidden) {
 		clear(p.Sum)
 		clear(p.Status)
+		for r := range p.places[:min(rows, len(p.places))] { // lent, or it would be zero
+			clear(p.Hold(r))
+			p.Let(r)
+		}
 	}
 }
 
@@ -70,6 +79,9 @@ func (p *Partials) Reset(rows, hidden int) {
 // as it is, for to clear them costs as much as to write them. It reports whether they are zero all the
 // same, because the memory is new.
 func (p *Partials) Size(rows, hidden int) (zero bool) {
+	if p.places != nil {
+		return p.sizeBorrowed(rows, hidden)
+	}
 	p.Rows, p.Hidden = rows, hidden
 	if cap(p.Sum) < rows*hidden || cap(p.Status) < rows {
 		p.room(rows, hidden)
@@ -79,8 +91,35 @@ func (p *Partials) Size(rows, hidden int) (zero bool) {
 	return false
 }
 
+// sizeBorrowed is Size where rows lie elsewhere: as many as were borrowed, or fewer. An answer of another shape,
+// which is wrong, has memory of its own: Fit tells.
+func (p *Partials) sizeBorrowed(rows, hidden int) (zero bool) {
+	p.stray = rows > len(p.places) || rows > 0 && hidden != len(p.places[0].sum)
+	p.Rows, p.Hidden, p.Sum = rows, hidden, nil
+	p.Status = append(p.Status[:0], make([]Status, rows)...)
+	if p.stray {
+		p.Sum = make([]int64, rows*hidden)
+	}
+	return p.stray
+}
+
+// lent reports whether rows lie elsewhere.
+func (p *Partials) lent() bool { return p.places != nil && !p.stray }
+
+// Fit reports whether p has the shape of an answer: so many rows of so many values.
+func (p *Partials) Fit(rows, hidden int) bool {
+	sums := rows * hidden
+	if p.places != nil {
+		sums = 0
+	}
+	return !p.stray && p.Rows == rows && p.Hidden == hidden && len(p.Sum) == sums && len(p.Status) == rows
+}
+
 // Row returns a view of the values of row r.
 func (p *Partials) Row(r int) []int64 {
+	if p.lent() {
+		return p.places[r].sum
+	}
 	return p.Sum[r*p.Hidden : (r+1)*p.Hidden : (r+1)*p.Hidden]
 }
 

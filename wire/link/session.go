@@ -45,6 +45,10 @@ func (s *Session) Forward(ctx context.Context, b *moe.Batch, out *moe.Partials) 
 	return nil
 }
 
+// Borrows says that the session is a moe.Borrower: rows go from where they lie into chunks, and sums from the
+// answer to where they belong, row by row.
+func (s *Session) Borrows() {}
+
 func (s *Session) forward(ctx context.Context, b *moe.Batch, out *moe.Partials) error {
 	if err := wire.CheckBatch(b); err != nil {
 		return err

@@ -1,0 +1,186 @@
+package moe
+
+import (
+	"fmt"
+	"sync"
+)
+
+// Lease is for how long an executor may touch rows that lie in their caller's memory. A caller who leaves
+// while his rows are under way beside those of others ends it, and has his memory back at once; the others
+// go on. The zero value is a lease that runs.
+type Lease struct {
+	mu    sync.Mutex // held while a row is read or written; a leaf
+	ended bool
+}
+
+// End ends the lease. When it returns nobody touches the rows, and nobody will.
+func (l *Lease) End() {
+	l.mu.Lock()
+	l.ended = true
+	l.mu.Unlock()
+}
+
+// Borrower is an executor that touches rows of a batch and of partials only between Hold and Let, however
+// it was given them. So it can be lent the rows of many callers, each of whom may leave at any moment.
+type Borrower interface {
+	Experts
+	// Borrows does nothing; to have it is the promise.
+	Borrows()
+}
+
+// borrowed is a row of a batch that lies in another.
+type borrowed struct {
+	from  *Batch
+	row   int32
+	lease *Lease // nil: it is as long as the batch's own
+}
+
+// Borrow makes b, which has no memory of its own, an empty batch of rows that lie in other batches of the
+// same shape. Their picks are b's own.
+func (b *Batch) Borrow(s Shape) {
+	if b.maxRows > 0 {
+		panic("BUG: a batch with rows of its own borrows others")
+	}
+	if b.rows == nil {
+		b.rows = make([]borrowed, 0, 16)
+	}
+	b.Shape, b.rows = s, b.rows[:0]
+	b.Reset(s.Layer)
+}
+
+// Borrowed reports whether the rows lie in other batches: Q, Scales and F are empty, and Row, or Hold, finds
+// them.
+func (b *Batch) Borrowed() bool { return b.rows != nil }
+
+// BorrowRow appends row r of from, without a pick yet. It stays where it is, and is used as long as b is.
+func (b *Batch) BorrowRow(from *Batch, r int) {
+	b.refer(from, r, nil)
+	b.Rows++
+	b.First = append(b.First, int32(len(b.Expert)))
+}
+
+// AddPick appends a pick to the last row of a batch that borrows its rows.
+func (b *Batch) AddPick(expert uint16, weight float32) {
+	b.Expert = append(b.Expert, expert)
+	b.Weight = append(b.Weight, weight)
+	b.First[b.Rows]++
+}
+
+// BorrowRows appends rows lo up to hi of from with all their picks, which are copied. The rows stay where
+// they are, and are used as long as b is; or until lease ends, if it is not nil.
+func (b *Batch) BorrowRows(from *Batch, lo, hi int, lease *Lease) {
+	for r := lo; r < hi; r++ {
+		b.refer(from, r, lease)
+	}
+	first, last := from.First[lo], from.First[hi]
+	at := int32(len(b.Expert)) - first
+	b.Rows += hi - lo
+	b.Expert = append(b.Expert, from.Expert[first:last]...)
+	b.Weight = append(b.Weight, from.Weight[first:last]...)
+	for _, f := range from.First[lo+1 : hi+1] {
+		b.First = append(b.First, at+f)
+	}
+}
+
+// refer appends where a row lies: never in a batch that has only borrowed it.
+func (b *Batch) refer(from *Batch, r int, lease *Lease) {
+	at := borrowed{from, int32(r), lease}
+	if from.rows != nil {
+		if at = from.rows[r]; lease != nil {
+			if at.lease != nil {
+				panic("BUG: a row is lent twice")
+			}
+			at.lease = lease
+		}
+	}
+	if at.from.Format != b.Format || at.from.Hidden != b.Hidden {
+		panic(fmt.Sprintf("BUG: %s rows of %d borrowed for a batch of %s rows of %d",
+			at.from.Format, at.from.Hidden, b.Format, b.Hidden))
+	}
+	b.rows = append(b.rows, at)
+}
+
+// Hold returns row r for reading until Let, which is to come soon; or false, and then no Let, when its
+// caller has left. What stands for it in a dispatch is then of no matter, for the answer is dropped.
+func (b *Batch) Hold(r int) (Row, bool) {
+	if b.rows == nil {
+		return b.Row(r), true
+	}
+	at := &b.rows[r]
+	if l := at.lease; l != nil {
+		l.mu.Lock()
+		if l.ended {
+			l.mu.Unlock()
+			return Row{}, false
+		}
+	}
+	return at.from.Row(int(at.row)), true
+}
+
+// Let ends what Hold began.
+func (b *Batch) Let(r int) {
+	if b.rows != nil && b.rows[r].lease != nil {
+		b.rows[r].lease.mu.Unlock()
+	}
+}
+
+// place is where the sums of a row of partials lie.
+type place struct {
+	sum   []int64
+	lease *Lease // nil: it is as long as the partials' own
+}
+
+// Borrow makes p, which has no memory of its own for sums, partials of no rows that lie elsewhere.
+func (p *Partials) Borrow(hidden int) {
+	if p.stray {
+		p.Sum, p.stray = nil, false
+	}
+	if cap(p.Sum) > 0 {
+		panic("BUG: partials with sums of their own borrow others")
+	}
+	if p.places == nil {
+		p.places = make([]place, 0, 16)
+	}
+	p.Rows, p.Hidden, p.places, p.Status = 0, hidden, p.places[:0], p.Status[:0]
+}
+
+// BorrowRows appends places for rows: rows lo up to hi of to, which has that many. Who computes writes there
+// as long as p is used; or until lease ends, if it is not nil.
+func (p *Partials) BorrowRows(to *Partials, lo, hi int, lease *Lease) {
+	for r := lo; r < hi; r++ {
+		at := place{to.Row(r), lease}
+		if to.lent() && to.places[r].lease != nil {
+			panic("BUG: a row is lent twice")
+		}
+		if len(at.sum) != p.Hidden {
+			panic(fmt.Sprintf("BUG: a row of %d borrowed for partials of %d", len(at.sum), p.Hidden))
+		}
+		p.places = append(p.places, at)
+	}
+}
+
+// Hold returns the sums of row r for writing until Let, which is to come soon. When the row's caller has left
+// it returns room that nobody looks at.
+func (p *Partials) Hold(r int) []int64 {
+	if !p.lent() {
+		return p.Row(r)
+	}
+	at := &p.places[r]
+	if l := at.lease; l != nil {
+		l.mu.Lock()
+		if l.ended {
+			if cap(p.spare) < p.Hidden {
+				p.spare = make([]int64, p.Hidden)
+			}
+			return p.spare[:p.Hidden]
+		}
+	}
+	return at.sum
+}
+
+// Let ends what Hold began.
+func (p *Partials) Let(r int) {
+	if p.lent() && p.places[r].lease != nil {
+		p.places[r].lease.mu.Unlock()
+	}
+}

@@ -1,0 +1,127 @@
+package moe
+
+import (
+	"errors"
+	"slices"
+	"testing"
+)
+
+// numbered returns a batch of rows whose values are their numbers, with one pick each.
+func numbered(t *testing.T, format RowFormat, rows int) *Batch {
+	t.Helper()
+	b, err := NewBatch(Shape{Layer: 1, Hidden: 40, Format: format}, rows, rows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r := range rows {
+		row := b.Row(b.Grow([]uint16{uint16(r)}, []float32{float32(r)}))
+		for i := range row.Q {
+			row.Q[i] = int8(r)
+		}
+		for i := range row.F {
+			row.F[i] = float32(r)
+		}
+	}
+	return b
+}
+
+func TestBorrowedRowsLieWhereTheyWere(t *testing.T) {
+	b := numbered(t, RowQ8, 6)
+	var half, part Batch
+	half.Borrow(b.Shape)
+	half.BorrowRows(b, 2, 5, nil) // 2, 3, 4
+	part.Borrow(b.Shape)
+	for _, r := range []int{2, 0} { // 4, 2
+		part.BorrowRow(&half, r)
+		part.AddPick(7, 0.5)
+		part.AddPick(9, 0.25)
+	}
+	for _, v := range []*Batch{&half, &part} {
+		if err := v.Validate(MaxExperts); err != nil || !v.Borrowed() || len(v.Q) > 0 {
+			t.Errorf("%d rows: %v", v.Rows, err)
+		}
+	}
+	if expert, weight := half.Picks(1); !slices.Equal(expert, []uint16{3}) || weight[0] != 3 {
+		t.Errorf("picks %v %v", expert, weight)
+	}
+	if expert, _ := part.Picks(1); !slices.Equal(expert, []uint16{7, 9}) {
+		t.Errorf("picks %v", expert)
+	}
+	for i, r := range []int{4, 2} {
+		if &part.Row(i).Q[0] != &b.Row(r).Q[0] {
+			t.Errorf("row %d of the part is not row %d", i, r)
+		}
+	}
+	b.Row(4).Q[3] = -128
+	if err := part.Validate(MaxExperts); !errors.Is(err, ErrInvalid) {
+		t.Errorf("-128 passes: %v", err)
+	}
+	part.Reset(3)
+	if part.Rows != 0 || part.Layer != 3 || !part.Borrowed() || part.Validate(MaxExperts) == nil {
+		t.Error("Reset leaves rows")
+	}
+}
+
+func TestAnEndedLeaseHidesARow(t *testing.T) {
+	b, rows := numbered(t, RowF32, 4), Batch{}
+	var out, sums Partials
+	out.Reset(4, 40)
+	var first, second Lease
+	rows.Borrow(b.Shape)
+	rows.BorrowRows(b, 0, 2, &first)
+	rows.BorrowRows(b, 2, 4, &second)
+	sums.Borrow(40)
+	sums.BorrowRows(&out, 0, 2, &first)
+	sums.BorrowRows(&out, 2, 4, &second)
+	first.End()
+	sums.Reset(4, 40)
+	for r := range 4 {
+		row, ok := rows.Hold(r)
+		if ok != (r >= 2) || ok && row.F[0] != float32(r) {
+			t.Errorf("row %d: %v, %v", r, row.F, ok)
+		}
+		if ok {
+			rows.Let(r)
+		}
+		sum := sums.Hold(r)
+		for i := range sum {
+			sum[i] = 5
+		}
+		sums.Let(r)
+	}
+	if !sums.Fit(4, 40) || sums.Fit(3, 40) {
+		t.Error("Fit")
+	}
+	if want := slices.Concat(make([]int64, 80), slices.Repeat([]int64{5}, 80)); !slices.Equal(out.Sum, want) {
+		t.Errorf("got %v", out.Sum)
+	}
+}
+
+// An answer of another shape than was borrowed goes nowhere, and does not fit; the next may.
+func TestAStrayAnswerHasMemoryOfItsOwn(t *testing.T) {
+	var out, sums Partials
+	out.Reset(3, 8)
+	sums.Borrow(8)
+	sums.BorrowRows(&out, 0, 3, nil)
+	for _, shape := range [][2]int{{4, 8}, {3, 9}, {2, 8}} {
+		sums.Reset(shape[0], shape[1])
+		for r := range shape[0] {
+			if len(sums.Row(r)) != shape[1] {
+				t.Errorf("%v: a row of %d", shape, len(sums.Row(r)))
+			}
+		}
+		if sums.Fit(3, 8) {
+			t.Errorf("an answer of %v fits", shape)
+		}
+	}
+	sums.Reset(0, 0)
+	sums.Reset(3, 8)
+	if !sums.Fit(3, 8) || &sums.Row(2)[0] != &out.Row(2)[0] {
+		t.Error("the rows are lost")
+	}
+	sums.Row(1)[0] = 3
+	sums.Fault(1, Range)
+	if out.Row(1)[0] != 0 {
+		t.Error("a fault leaves values")
+	}
+}
