@@ -8,8 +8,9 @@
 //	                     +-> local fallback
 //
 // A Dispatcher divides a batch by what its members hold (Set, Split): a row goes once to an executor
-// however many of its experts are there. The parts run at the same time, each answer is added into the
-// caller's sums as integers (Combine), and what one executor does not answer goes to another. A Lane is
+// however many of its experts are there. The parts run at the same time, the first answer to a row is written
+// into the caller's sums and the others are added as integers, and what one executor does not answer goes to
+// another. Rows stay where they are until they are computed, or put on the wire. A Lane is
 // the queue before one executor: rows of many calls become one batch, closed by rows, bytes or deadline,
 // and several batches are under way at once. What a lane decides is in a core without clock, goroutine
 // or lock; time comes in as an argument.
@@ -41,8 +42,7 @@ var (
 // checkAnswer returns an error, wrapping ErrAnswer, when out is not an answer to b. An executor may be a
 // stranger's.
 func checkAnswer(b *moe.Batch, out *moe.Partials) error {
-	if out.Rows != b.Rows || out.Hidden != b.Hidden ||
-		len(out.Sum) != b.Rows*b.Hidden || len(out.Status) != b.Rows {
+	if !out.Fit(b.Rows, b.Hidden) {
 		return fmt.Errorf("%w: %d rows of %d with %d values and %d statuses, want %d rows of %d",
 			ErrAnswer, out.Rows, out.Hidden, len(out.Sum), len(out.Status), b.Rows, b.Hidden)
 	}

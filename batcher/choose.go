@@ -19,6 +19,7 @@ type chooser struct {
 	fallback *Member // last in the count of destinations; nil: none
 	least    int     // rows that a member is given before another is asked, where there is a choice
 	a        assignment
+	parts    []*job // of the batch that is being cut, by destination
 }
 
 // candidate is a member that holds something of the layer at hand.

@@ -105,6 +105,7 @@ func (t *ticket) rows() int { return len(t.first) - 1 }
 type piece struct {
 	t      *ticket
 	lo, hi int
+	picks  int
 }
 
 // core decides which rows make up the next batch, and when. It has no clock, no goroutine and no lock:
@@ -196,7 +197,7 @@ func (c *core) next(now time.Time, dst []piece) []piece {
 	for _, class := range [...]Class{first, Bulk - first} {
 		for _, f := range q.flows[class] {
 			for t := f.head; t != nil && t.planned > t.next; t = t.later {
-				dst = append(dst, piece{t, t.next, t.planned})
+				dst = append(dst, piece{t, t.next, t.planned, int(t.first[t.planned] - t.first[t.next])})
 				bulk = bulk || class == Bulk
 			}
 		}

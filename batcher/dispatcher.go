@@ -57,7 +57,7 @@ type Dispatcher struct {
 	spreads  sync.Pool // *spread
 	chases   sync.Pool // *chase
 	choosers sync.Pool // *chooser
-	slabs    sync.Pool // *slab
+	slabs    slabs
 
 	mu      sync.Mutex // never held while anything is computed or copied
 	members []*Member
@@ -80,7 +80,6 @@ func NewDispatcher(o Options) *Dispatcher {
 	d.spreads.New = func() any { return &spread{d: d} }
 	d.chases.New = func() any { return &chase{} }
 	d.choosers.New = func() any { return &chooser{} }
-	d.slabs.New = func() any { return &slab{} }
 	if o.Local != nil {
 		d.fallback = &Member{name: LocalName, x: o.Local, d: d, local: true, set: &Set{}, done: make(chan struct{})}
 	}
@@ -97,6 +96,10 @@ func (d *Dispatcher) Join(name string, x moe.Experts, holds *Set) *Member {
 	d.tell()
 	return m
 }
+
+// Close gives back the memory that the dispatcher keeps for its calls. It still works, and keeps none from then
+// on.
+func (d *Dispatcher) Close() { d.slabs.close() }
 
 // Fallback returns the local executor as a member, for its counters; nil when there is none. It does not
 // leave.
@@ -158,7 +161,14 @@ func (d *Dispatcher) run(ctx context.Context, r request) error {
 	if s.cancel != nil {
 		s.cancel()
 	}
+	if err == nil && len(s.pending) > 0 {
+		panic("BUG: a call has ended before all answers to it were added")
+	}
+	d.slabs.put(s.slabs)
 	clear(s.root.tried)
+	clear(s.slabs)
+	clear(s.pending)
+	s.slabs, s.pending = s.slabs[:0], s.pending[:0]
 	s.ctx, s.cancel, s.out, s.err, s.last, s.trace = nil, nil, nil, nil, nil, nil
 	s.root = job{tried: s.root.tried[:0]}
 	d.spreads.Put(s)

@@ -18,12 +18,20 @@ const DefaultWindow = 4
 // to its own rows.
 //
 // The flow of a call: Forward offers it to the core and sleeps. One of the lane's goroutines, as many as
-// the window has places, takes the next batch that is due, copies its rows from the callers into a batch
-// of the lane's own, has the executor compute it, and copies the answers back. Whoever got its last
-// answer wakes up. A caller's batch and partials are touched under the lock of its call, and never once
-// the call is over; that is what makes a cancelled Forward return at once.
+// the window has places, takes the next batch that is due, and has the executor compute it. Whoever got its
+// last answer wakes up. Of what rows and answers are made nothing is copied where it can be helped:
+//
+//  1. A batch of one call is the call's own batch and partials, or a part of them. A call that leaves then
+//     cancels the batch, and waits until the executor has let go.
+//  2. A batch of several calls borrows their rows, where the executor is a moe.Borrower. A call that leaves
+//     ends its lease and is gone; the others go on.
+//  3. For another executor the rows of several calls are copied, and so are the answers: a caller who leaves
+//     cannot wait for what others have under way.
+//
+// A caller's batch and partials are never touched once Forward has returned.
 type Lane struct {
 	x    moe.Experts
+	lend bool           // x is a moe.Borrower
 	wg   sync.WaitGroup // the goroutines; they end when closed is set
 	pool sync.Pool      // *call
 
@@ -43,8 +51,11 @@ type call struct {
 	ticket               // guarded by Lane.mu
 	done   chan struct{} // one token when the lane has ended the call
 
+	lease moe.Lease      // for batches that borrow its rows
+	whole sync.WaitGroup // batches under way that are this call's alone
+
 	mu    sync.Mutex // guards the rest
-	over  bool       // nothing may touch batch and out any more
+	over  bool       // nothing may begin to touch b and out any more
 	b     *moe.Batch
 	out   *moe.Partials
 	left  int // rows without an answer
@@ -54,7 +65,9 @@ type call struct {
 
 // flight is one place of the window, with the memory of its batch.
 type flight struct {
-	slab  slab
+	view  moe.Batch    // of rows that lie in those of calls
+	sums  moe.Partials // likewise
+	slab  copies
 	at    []int     // where each piece starts in the batch; -1: its caller has left
 	taken time.Time // when it was closed
 	times Times
@@ -80,12 +93,14 @@ func NewLane(x moe.Experts, limits Limits, window int) (*Lane, error) {
 		return nil, fmt.Errorf("batcher: window of %d batches, want 1 to %d", window, moe.MaxRows)
 	}
 	l := &Lane{x: x, core: core{Limits: limits}}
+	_, l.lend = x.(moe.Borrower)
 	l.pool.New = func() any { return &call{done: make(chan struct{}, 1)} }
 	l.idle.L = &l.mu
 	for range window {
 		f := &flight{}
 		l.flights = append(l.flights, f)
 		l.wg.Go(func() {
+			defer f.slab.release()
 			for l.take(f) {
 				l.run(f)
 			}
@@ -110,7 +125,7 @@ func (l *Lane) ForwardTimed(ctx context.Context, b *moe.Batch, out *moe.Partials
 	if err := b.ValidateShape(moe.MaxExperts); err != nil {
 		return err
 	}
-	size(out, b.Rows, b.Hidden)
+	out.Size(b.Rows, b.Hidden) // every row will be written
 	c := l.pool.Get().(*call)
 	c.over, c.b, c.out, c.left, c.err = false, b, out, b.Rows, nil
 	c.ticket = ticket{shape: b.Shape, first: b.First, caller: callerOf(ctx), call: c}
@@ -121,16 +136,14 @@ func (l *Lane) ForwardTimed(ctx context.Context, b *moe.Batch, out *moe.Partials
 	select {
 	case <-c.done:
 	case <-ctx.Done():
-		if l.end(c, ctx.Err()) {
-			out.Reset(0, b.Hidden)
-			return ctx.Err() // batches under way may still know c: it is not used again
+		if !l.end(c, ctx.Err()) {
+			<-c.done // it was answered at the same moment
 		}
-		<-c.done // it was answered at the same moment
 	}
-	err := c.err
-	if err != nil {
+	if err := c.err; err != nil {
+		c.whole.Wait()
 		out.Reset(0, b.Hidden)
-		return err
+		return err // batches under way may still know c: it is not used again
 	}
 	if times != nil {
 		*times = c.times
@@ -246,13 +259,14 @@ func (l *Lane) run(f *flight) {
 
 // dispatch has pieces computed as one batch, and answers their callers unless it returns an error.
 func (l *Lane) dispatch(f *flight, pieces []piece) error {
-	b := f.gather(pieces)
+	if len(pieces) == 1 {
+		return l.alone(f, pieces[0])
+	}
+	b, out := f.share(pieces, l.lend)
 	if b.Rows == 0 {
 		return nil // all callers have left
 	}
-	out := &f.slab.answer
-	err := l.forward(f, b, out)
-	if err != nil {
+	if err := l.forward(f, b, out); err != nil {
 		return fmt.Errorf("batch of %d rows for layer %d: %w", b.Rows, b.Layer, err)
 	}
 	for i, p := range pieces {
@@ -260,6 +274,34 @@ func (l *Lane) dispatch(f *flight, pieces []piece) error {
 			p.t.call.answer(p, out, f.at[i], f)
 		}
 	}
+	return nil
+}
+
+// alone is dispatch for the rows of one call, which are computed where they lie.
+func (l *Lane) alone(f *flight, p piece) error {
+	c := p.t.call
+	c.mu.Lock()
+	if c.over {
+		c.mu.Unlock()
+		return nil
+	}
+	c.whole.Add(1)
+	b, out := c.b, c.out
+	c.mu.Unlock()
+	if p.hi-p.lo < b.Rows {
+		f.view.Borrow(b.Shape)
+		f.view.BorrowRows(b, p.lo, p.hi, nil)
+		f.sums.Borrow(b.Hidden)
+		f.sums.BorrowRows(out, p.lo, p.hi, nil)
+		b, out = &f.view, &f.sums
+	}
+	rows, layer := b.Rows, b.Layer
+	err := l.forward(f, b, out)
+	c.whole.Done()
+	if err != nil {
+		return fmt.Errorf("batch of %d rows for layer %d: %w", rows, layer, err)
+	}
+	c.answer(p, out, 0, f)
 	return nil
 }
 
@@ -298,43 +340,50 @@ func (l *Lane) forward(f *flight, b *moe.Batch, out *moe.Partials) (err error) {
 	return nil
 }
 
-// gather copies the rows of pieces, as far as their callers still wait, into the batch of f.
-func (f *flight) gather(pieces []piece) *moe.Batch {
-	rows, picks := 0, 0
-	for _, p := range pieces {
-		rows += p.hi - p.lo
-		// The offsets of a call belong to a caller who may have left: count under its lock.
-		c := p.t.call
-		c.mu.Lock()
-		if !c.over {
-			picks += int(c.b.First[p.hi] - c.b.First[p.lo])
+// share puts the rows of several calls, as far as they still wait, into one batch, and finds a place for the
+// answers. f.at tells where each piece begins.
+func (f *flight) share(pieces []piece, lend bool) (*moe.Batch, *moe.Partials) {
+	shape := pieces[0].t.shape
+	b, out := &f.view, &f.sums
+	b.Borrow(shape)
+	out.Borrow(shape.Hidden)
+	if !lend {
+		rows, picks := 0, 0
+		for _, p := range pieces {
+			rows += p.hi - p.lo
+			picks += p.picks
 		}
-		c.mu.Unlock()
+		b, out = f.slab.batch(shape, rows, picks), &f.slab.answer
 	}
-	b := f.slab.batch(pieces[0].t.shape, rows, max(rows, picks))
 	f.at = f.at[:0]
 	for _, p := range pieces {
-		f.at = append(f.at, p.t.call.read(p, b))
+		f.at = append(f.at, p.t.call.join(p, b, out))
 	}
-	return b
+	return b, out
 }
 
-// read appends the rows of p to b and returns where they start, or -1 if the call is over.
-func (c *call) read(p piece, b *moe.Batch) int {
+// join adds the rows of p to b, and their place to out if they are lent. It returns where they start, or -1 if
+// the call is over.
+func (c *call) join(p piece, b *moe.Batch, out *moe.Partials) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over {
 		return -1
 	}
 	at := b.Rows
+	if b.Borrowed() {
+		b.BorrowRows(c.b, p.lo, p.hi, &c.lease)
+		out.BorrowRows(c.out, p.lo, p.hi, &c.lease)
+		return at
+	}
 	for r := p.lo; r < p.hi; r++ {
 		copyRow(b.Row(b.Grow(c.b.Picks(r))), c.b.Row(r))
 	}
 	return at
 }
 
-// answer copies the answers to the rows of p, which start at row at of out, to the caller, unless it has
-// left. They are those of a flight.
+// answer ends the wait for the rows of p, whose answers start at row at of out, unless their caller has left.
+// They are those of a flight.
 func (c *call) answer(p piece, out *moe.Partials, at int, f *flight) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -342,8 +391,14 @@ func (c *call) answer(p piece, out *moe.Partials, at int, f *flight) {
 		return
 	}
 	n := p.hi - p.lo
-	copy(c.out.Sum[p.lo*out.Hidden:p.hi*out.Hidden], out.Sum[at*out.Hidden:])
-	copy(c.out.Status[p.lo:p.hi], out.Status[at:at+n])
+	if out != c.out {
+		copy(c.out.Status[p.lo:p.hi], out.Status[at:at+n])
+	}
+	if out == &f.slab.answer {
+		for r := range n {
+			copy(c.out.Row(p.lo+r), out.Row(at+r))
+		}
+	}
 	c.times = f.times
 	c.times.Lane += f.taken.Sub(p.t.at)
 	if c.left -= n; c.left == 0 {
@@ -373,6 +428,7 @@ func (l *Lane) end(c *call, err error) bool {
 	}
 	c.over, c.err = true, err
 	c.mu.Unlock()
+	c.lease.End()
 
 	l.mu.Lock()
 	defer l.mu.Unlock()

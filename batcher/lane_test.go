@@ -430,7 +430,11 @@ func TestLaneSurvivesCallersWhoLeave(t *testing.T) {
 			}
 			return ctx.Err()
 		}}
-		lane := newLane(t, f, Limits{Rows: 6, Delay: 20 * time.Microsecond}, 3)
+		var x moe.Experts = f
+		if seed%2 == 1 {
+			x = polite{f}
+		}
+		lane := newLane(t, x, Limits{Rows: 6, Delay: 20 * time.Microsecond}, 3)
 		var wg sync.WaitGroup
 		for caller := range uint64(6) {
 			wg.Go(func() {
@@ -464,6 +468,70 @@ func TestLaneSurvivesCallersWhoLeave(t *testing.T) {
 			t.Errorf("seed %d: %d rows and %d bytes are left", seed, lane.core.rows, lane.core.bytes)
 		}
 	}
+}
+
+// polite is an executor that keeps the promise of a moe.Borrower.
+type polite struct{ *fake }
+
+func (p polite) Borrows() {}
+
+func (p polite) Forward(ctx context.Context, b *moe.Batch, out *moe.Partials) error {
+	own, err := moe.NewBatch(b.Shape, b.Rows, len(b.Expert))
+	if err != nil {
+		return err
+	}
+	for r := range b.Rows {
+		to := own.Row(own.Grow(b.Picks(r)))
+		if row, ok := b.Hold(r); ok {
+			copyRow(to, row)
+			b.Let(r)
+		}
+	}
+	var answer moe.Partials
+	if err := p.fake.Forward(ctx, own, &answer); err != nil {
+		return err
+	}
+	out.Size(b.Rows, b.Hidden)
+	copy(out.Status, answer.Status)
+	for r := range b.Rows {
+		copy(out.Hold(r), answer.Row(r))
+		out.Let(r)
+	}
+	return nil
+}
+
+// A caller who shares a batch that hangs is gone at once; a caller alone in one waits until the executor has
+// let go, which is what its context is for.
+func TestLaneLetsACallerLeaveASharedBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{before: func(ctx context.Context, _ *moe.Batch) error {
+			time.Sleep(time.Second) // deaf
+			return nil
+		}}
+		lane := newLane(t, polite{f}, Limits{Delay: time.Millisecond}, 2)
+		rng, began := seeded(t, 1), time.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		b := randomBatch(rng, q8, 2, 4, 8)
+		stays, goes := start(t.Context(), lane, b), start(ctx, lane, randomBatch(rng, q8, 2, 4, 8))
+		time.Sleep(10 * time.Millisecond)
+		alone := start(ctx, lane, randomBatch(rng, q8, 2, 4, 8))
+		time.Sleep(10 * time.Millisecond)
+		cancel()
+		if r := <-goes; !errors.Is(r.err, context.Canceled) || r.at.Sub(began) != 20*time.Millisecond {
+			t.Errorf("who left a shared batch has %v after %v", r.err, r.at.Sub(began))
+		}
+		if r := <-alone; !errors.Is(r.err, context.Canceled) || r.at.Sub(began) != time.Second+11*time.Millisecond {
+			t.Errorf("who left a batch of his own has %v after %v", r.err, r.at.Sub(began))
+		}
+		r := <-stays
+		if r.err != nil {
+			t.Fatal(r.err)
+		}
+		if err := same(r.out, truth(b)); err != nil {
+			t.Errorf("who stayed: %v", err)
+		}
+		lane.Close()
+	})
 }
 
 func TestLaneAllocatesNothingOnceWarm(t *testing.T) {

@@ -73,7 +73,7 @@ func TestMemberIsNotAskedByAnOlderSet(t *testing.T) {
 	batch := randomBatch(seeded(t, 1), moe.Shape{Hidden: 8}, 4, 8, 32)
 	s := &spread{d: d, ctx: t.Context(), out: &moe.Partials{}}
 	j := &job{batch: batch, answer: s.out}
-	if _, again := s.choose(j); !again || j.to != m {
+	if next := s.choose(j); next != j || j.to != m {
 		t.Fatalf("%v was chosen, want m", j.to)
 	}
 	m.Update(holding(0, 16, 0))

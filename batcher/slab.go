@@ -3,49 +3,119 @@ package batcher
 import (
 	"fmt"
 	"math/bits"
+	"sync"
 
 	"kvasir/internal/moe"
 )
 
-// slab is the memory of one batch under way and of its answer, kept from one use to the next. It has one
-// owner at a time.
+// slab is the memory of one part of a call, kept from one use to the next. It has one owner at a time.
 type slab struct {
+	batch  moe.Batch    // of rows that lie in the call's
+	answer moe.Partials // rows that lie in the call's, or in own
+	own    moe.Partials // page-locked
+	job    job
+}
+
+// maxIdle is how many slabs without an owner are kept. Page-locked memory is not collected: what nobody keeps
+// goes back to the arena.
+const maxIdle = 64
+
+// slabs is slabs without an owner. It is safe for concurrent use.
+type slabs struct {
+	mu     sync.Mutex // a leaf
+	idle   []*slab    // at most maxIdle
+	closed bool
+}
+
+// take returns a slab, whose memory is stale.
+func (l *slabs) take() *slab {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := len(l.idle)
+	if n == 0 {
+		k := &slab{}
+		k.own.Pin()
+		return k
+	}
+	k := l.idle[n-1]
+	l.idle[n-1], l.idle = nil, l.idle[:n-1]
+	return k
+}
+
+// put takes slabs back from their owner.
+func (l *slabs) put(list []*slab) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, k := range list {
+		if l.closed || len(l.idle) == maxIdle {
+			k.own.Release()
+			continue
+		}
+		clear(k.job.tried)
+		l.idle = append(l.idle, k)
+	}
+}
+
+// close gives all memory back: what is idle now, and the rest as soon as it is.
+func (l *slabs) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, k := range l.idle {
+		k.own.Release()
+	}
+	l.idle, l.closed = nil, true
+}
+
+// copies is the memory of a batch that rows are copied into, and of its answer.
+type copies struct {
 	batches [moe.RowQ8 + 1]struct { // one a row format: the layers of a model may differ in it
 		batch       *moe.Batch
 		rows, picks int // room
 	}
 	answer moe.Partials
-	rows   []int32 // of a part: see Part.Rows
 }
 
 // batch returns an empty batch of the given shape with room for rows rows and picks picks. The shape has
 // been checked.
-func (s *slab) batch(shape moe.Shape, rows, picks int) *moe.Batch {
+func (s *copies) batch(shape moe.Shape, rows, picks int) *moe.Batch {
 	k := &s.batches[shape.Format]
 	if k.batch != nil && k.batch.Hidden == shape.Hidden && k.rows >= rows && k.picks >= picks {
 		k.batch.Reset(shape.Layer)
 		return k.batch
 	}
+	if k.batch != nil {
+		k.batch.Release()
+	}
 	k.rows = min(ceilPow2(rows), moe.MaxRows)
 	k.picks = min(max(ceilPow2(picks), k.rows), k.rows*moe.MaxTopK)
-	b, err := moe.NewBatch(shape, k.rows, k.picks)
+	b, err := moe.NewPinnedBatch(shape, k.rows, k.picks)
 	if err != nil {
 		panic(fmt.Sprintf("BUG: %d rows with %d picks of a checked batch have no room: %v", rows, picks, err))
 	}
 	k.batch = b
+	s.answer.Pin()
 	return b
+}
+
+// release gives all of it back.
+func (s *copies) release() {
+	for i := range s.batches {
+		if b := s.batches[i].batch; b != nil {
+			b.Release()
+		}
+	}
+	s.answer.Release()
 }
 
 func ceilPow2(n int) int { return 1 << bits.Len(uint(n-1)) }
 
-// size gives out its rows with whatever values they have: they will all be overwritten, and to clear them
-// first would cost as much as to copy them.
-func size(out *moe.Partials, rows, hidden int) {
-	if cap(out.Sum) < rows*hidden || cap(out.Status) < rows {
-		out.Reset(rows, hidden)
-		return
+// copyAnswer makes an answer that of others.
+func copyAnswer(dst, src *moe.Partials) {
+	dst.Size(src.Rows, src.Hidden)
+	copy(dst.Status, src.Status)
+	for r := range src.Rows {
+		copy(dst.Row(r), src.Row(r))
 	}
-	out.Rows, out.Hidden, out.Sum, out.Status = rows, hidden, out.Sum[:rows*hidden], out.Status[:rows]
 }
 
 // copyRow copies the values of a row; both have the same shape.

@@ -24,21 +24,29 @@ type spread struct {
 	hurry  bool               // it is a hedge: nothing waits, and nothing is hedged
 	trace  *trace             // nil: nobody looks
 
-	mu   sync.Mutex // guards the rest
-	out  *moe.Partials
-	err  error // the first that no other executor can mend
-	last error // the last that one might
+	mu      sync.Mutex // guards the rest
+	out     *moe.Partials
+	ready   []bool  // rows of out whose first answer is there; empty: the call is not divided
+	slabs   []*slab // of all parts; they are given back when the call ends
+	pending []*job  // answered, but not all added, since others are still to write there
+	err     error   // the first that no other executor can mend
+	last    error   // the last that one might
 }
 
 // job is some picks on their way to an answer: the whole batch, or a part of it.
 //
 // The whole batch, rows nil, is computed straight from the caller's batch into the caller's partials; so
-// when one member holds it all, nothing is copied. Parts have a slab each, and are added.
+// when one member holds it all, nothing is copied. The rows of a part are the caller's too. Of the parts that
+// have a row one owns it: its answer is written into the caller's partials. The others write into their slabs,
+// and are added once the owner has been answered. So nothing is copied, nothing need be zero before, and of
+// n answers to a row n-1 are added.
 type job struct {
 	batch  *moe.Batch
 	answer *moe.Partials
-	rows   []int32 // row i of batch is row rows[i] of the call; nil: the call's own
-	slab   *slab   // nil: the call's own
+	rows   []int32       // row i of batch is row rows[i] of the call; nil: the call's own
+	owned  []bool        // row i is its own: nobody else writes to it until it has been answered
+	adds   []int32       // rows of batch whose answers are still to be added
+	own    *moe.Partials // where those lie
 
 	to     *Member       // who is asked next; nil: to be chosen
 	by     *Set          // what it held when it was chosen
@@ -58,16 +66,7 @@ func (s *spread) serve(j *job) {
 			break
 		}
 		if j.to == nil {
-			parts, again := s.choose(j)
-			if parts != nil {
-				s.release(j)
-				for _, part := range parts[1:] {
-					s.wg.Go(func() { s.serve(part) })
-				}
-				j = parts[0]
-				continue
-			}
-			if !again {
+			if j = s.choose(j); j == nil {
 				break
 			}
 			continue
@@ -76,68 +75,150 @@ func (s *spread) serve(j *job) {
 			break
 		}
 	}
-	s.release(j)
 }
 
-// choose finds who computes a job: one member for all of it (j.to), or several, for which it returns
-// parts. When nobody holds any of it, choose waits. again is false when that has ended the job.
-func (s *spread) choose(j *job) (parts []*job, again bool) {
+// serveOther is serve in a goroutine of its own.
+func (s *spread) serveOther(j *job) {
+	defer s.wg.Done()
+	s.serve(j)
+}
+
+// choose finds who computes a job: one member for all of it (j.to), or several: then it has the others' parts
+// served, and returns the first. When nobody holds any of it, choose waits, and returns nil when that has ended
+// the job.
+func (s *spread) choose(j *job) *job {
 	c := s.d.choosers.Get().(*chooser)
 	v := s.d.look(c, j.batch.Layer, j.tried)
 	c.assign(j.batch)
-	if dest, ok := c.a.sole(); ok {
+	var part *job
+	dest, sole := c.a.sole()
+	if sole {
 		j.to, j.by = c.member(dest)
 	} else {
-		parts = s.cut(c, j)
+		part = s.cut(c, j)
 	}
 	s.d.choosers.Put(c)
-	if parts != nil || j.to != nil {
-		return parts, true
+	if part != nil {
+		return part
 	}
-	return nil, s.await(j, v)
+	if j.to == nil && !s.await(j, v) {
+		return nil
+	}
+	return j
 }
 
-// cut makes a job of each destination's picks.
-func (s *spread) cut(c *chooser, j *job) []*job {
+// cut makes a job of each destination's picks. It returns the first, and has the others served.
+func (s *spread) cut(c *chooser, j *job) (first *job) {
 	if j.rows == nil {
-		j.answer.Reset(j.batch.Rows, j.batch.Hidden)
+		s.divide(j, false)
 	}
 	if s.cancel == nil {
 		s.ctx, s.cancel = context.WithCancel(s.ctx)
 	}
-	var parts []*job
-	for i, share := range c.a.shares {
-		if share.picks == 0 {
+	c.parts = c.parts[:0]
+	for i, picks := range c.a.shares {
+		if picks == 0 {
+			c.parts = append(c.parts, nil)
 			continue
 		}
-		part := s.part(j, c.a.to, i+Nobody, share)
+		part := s.part(j)
 		part.to, part.by = c.member(i + Nobody)
-		parts = append(parts, part)
+		c.parts = append(c.parts, part)
 	}
-	return parts
+	distribute(j, c.a.to, c.parts)
+	for _, part := range c.parts {
+		if part == nil {
+			continue
+		}
+		if s.room(part); first == nil {
+			first = part
+			continue
+		}
+		s.wg.Add(1)
+		go s.serveOther(part)
+	}
+	clear(c.parts)
+	return first
 }
 
-// part returns a job of those picks of j that go to dest.
-func (s *spread) part(j *job, to []int32, dest int, size share) *job {
-	k := s.d.slabs.Get().(*slab)
-	b := k.batch(j.batch.Shape, size.rows, size.picks)
-	k.rows = cut(b, k.rows[:0], j.batch, to, dest)
-	if j.rows != nil {
-		for i, r := range k.rows {
-			k.rows[i] = j.rows[r]
+// divide is called before the call has its first part. answered says that all its rows have been.
+func (s *spread) divide(root *job, answered bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !answered {
+		s.out.Size(root.batch.Rows, root.batch.Hidden) // every row will be written
+	}
+	s.ready = append(s.ready[:0], make([]bool, root.batch.Rows)...)
+	for r := range s.ready {
+		s.ready[r] = answered
+	}
+}
+
+// part returns a job without rows, of those that j has.
+func (s *spread) part(j *job) *job {
+	k := s.d.slabs.take()
+	s.mu.Lock()
+	s.slabs = append(s.slabs, k)
+	s.mu.Unlock()
+	k.batch.Borrow(j.batch.Shape)
+	k.job = job{
+		batch: &k.batch, answer: &k.answer, own: &k.own,
+		rows: k.job.rows[:0], owned: k.job.owned[:0], adds: k.job.adds[:0],
+		tried: append(k.job.tried[:0], j.tried...),
+		err:   j.err, full: j.full, wide: j.wide, waited: j.waited,
+	}
+	return &k.job
+}
+
+// distribute gives each pick of j to the part of its destination, Nobody's first.
+func distribute(j *job, to []int32, parts []*job) {
+	b := j.batch
+	for r := range b.Rows {
+		free := j.rows == nil || j.owned[r] // whoever gets it first owns it
+		for i := b.First[r]; i < b.First[r+1]; i++ {
+			if part := parts[to[i]-Nobody]; part != nil {
+				if part.begin(j, r, free) {
+					free = false
+				}
+				part.batch.AddPick(b.Expert[i], b.Weight[i])
+			}
 		}
 	}
-	return &job{
-		batch: b, answer: &k.answer, rows: k.rows, slab: k,
-		tried: append([]*Member(nil), j.tried...), err: j.err, full: j.full, wide: j.wide, waited: j.waited,
-	}
 }
 
-// release gives the memory of a job back.
-func (s *spread) release(j *job) {
-	if j.slab != nil {
-		s.d.slabs.Put(j.slab)
-		j.slab = nil
+// begin makes row r of j the last row of a part, and reports whether it was not yet.
+func (part *job) begin(j *job, r int, owned bool) bool {
+	at := int32(r)
+	if j.rows != nil {
+		at = j.rows[r]
+	}
+	n := len(part.rows)
+	if n > 0 && part.rows[n-1] == at {
+		return false
+	}
+	part.batch.BorrowRow(j.batch, r)
+	part.rows, part.owned = append(part.rows, at), append(part.owned, owned)
+	if !owned {
+		part.adds = append(part.adds, int32(n))
+	}
+	return true
+}
+
+// room finds a place for the answers to a part.
+func (s *spread) room(part *job) {
+	hidden := part.batch.Hidden
+	if len(part.adds) > 0 {
+		part.own.Size(len(part.adds), hidden)
+	}
+	part.answer.Borrow(hidden)
+	own := 0
+	for i, r := range part.rows {
+		if part.owned[i] {
+			part.answer.BorrowRows(s.out, int(r), int(r)+1, nil)
+			continue
+		}
+		part.answer.BorrowRows(part.own, own, own+1, nil)
+		own++
 	}
 }
 
@@ -211,9 +292,7 @@ func (s *spread) dispatch(j *job, m *Member, o *outcome) error {
 		if o.verdict = verdictOf(err); errors.Is(err, context.Canceled) {
 			o.verdict = beaten
 		}
-		size(j.answer, c.answer.Rows, c.answer.Hidden)
-		copy(j.answer.Sum, c.answer.Sum)
-		copy(j.answer.Status, c.answer.Status)
+		copyAnswer(j.answer, &c.answer)
 		return nil
 	}
 	if late {
@@ -236,52 +315,86 @@ func (s *spread) settle(j *job, o *outcome) (wide *job) {
 	if o.verdict == answered { // else the picks are those of the hedge's members
 		o.rows, o.picks = j.batch.Rows, len(j.batch.Expert)
 	}
-	var size share
+	rows, picks := 0, 0
 	for r, status := range j.answer.Status {
 		if status == moe.Wide {
-			size.rows++
-			size.picks += int(j.batch.First[r+1] - j.batch.First[r])
+			rows++
+			picks += int(j.batch.First[r+1] - j.batch.First[r])
 		}
 	}
-	if size.rows > 0 {
-		o.rows, o.picks = max(0, o.rows-size.rows), max(0, o.picks-size.picks)
-		wide = s.wide(j, size)
+	if rows > 0 {
+		o.rows, o.picks = max(0, o.rows-rows), max(0, o.picks-picks)
+		wide = s.wide(j)
 	}
 	if j.rows == nil {
 		return wide
 	}
-	start := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
 		o.rows, o.picks = 0, 0
 		return wide
 	}
-	Combine(s.out, j.answer, j.rows)
+	start := time.Now()
+	s.keep(j)
 	o.combine = time.Since(start)
 	return wide
 }
 
-// wide takes the rows that came back Wide out of an answer and returns them as a job.
-func (s *spread) wide(j *job, size share) *job {
-	c := s.d.choosers.Get().(*chooser)
-	defer s.d.choosers.Put(c)
-	c.a.reset(len(j.batch.Expert), 0)
-	for r, status := range j.answer.Status {
-		to := c.a.to[j.batch.First[r]:j.batch.First[r+1]]
-		for i := range to {
-			to[i] = Nobody
-			if status == moe.Wide {
-				to[i] = 0
-			}
-		}
-		if status == moe.Wide {
-			j.answer.Status[r] = moe.OK
-			clear(j.answer.Row(r))
+// keep takes the answer of a part into the call's, as far as it is not there, and what was waiting for it. mu
+// is held.
+func (s *spread) keep(j *job) {
+	for i, r := range j.rows {
+		if j.owned[i] {
+			s.ready[r] = true
+			s.out.Status[r] = moe.OK
+			s.out.Fault(int(r), j.answer.Status[i])
 		}
 	}
-	part := s.part(j, c.a.to, 0, size)
+	s.pending = append(s.pending, j)
+	left := s.pending[:0]
+	for _, k := range s.pending {
+		if s.add(k); len(k.adds) > 0 {
+			left = append(left, k)
+		}
+	}
+	clear(s.pending[len(left):])
+	s.pending = left
+}
+
+// add adds those rows of an answer whose owners have been answered. mu is held.
+func (s *spread) add(j *job) {
+	left := j.adds[:0]
+	for _, i := range j.adds {
+		if r := j.rows[i]; s.ready[r] {
+			s.out.AddRow(int(r), j.answer, int(i))
+		} else {
+			left = append(left, i)
+		}
+	}
+	j.adds = left
+}
+
+// wide takes the rows that came back Wide out of an answer and returns them as a job. It owns none of them.
+func (s *spread) wide(j *job) *job {
+	if j.rows == nil {
+		s.divide(j, true)
+	}
+	part := s.part(j)
 	part.wide, part.err = true, nil
+	b := j.batch
+	for r, status := range j.answer.Status {
+		if status != moe.Wide {
+			continue
+		}
+		part.begin(j, r, false)
+		for i := b.First[r]; i < b.First[r+1]; i++ {
+			part.batch.AddPick(b.Expert[i], b.Weight[i])
+		}
+		j.answer.Status[r] = moe.OK
+		clear(j.answer.Row(r))
+	}
+	s.room(part)
 	return part
 }
 
@@ -326,9 +439,14 @@ func (s *spread) giveUp(j *job) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, r := range j.rows {
-		s.out.Fault(int(r), moe.Wide)
+	if s.err != nil {
+		return
 	}
+	j.answer.Reset(len(j.rows), j.batch.Hidden)
+	for i := range j.rows {
+		j.answer.Fault(i, moe.Wide)
+	}
+	s.keep(j)
 }
 
 // fail ends the whole call.

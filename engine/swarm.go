@@ -402,4 +402,5 @@ func (s *Swarm) Close() {
 	s.mu.Unlock()
 	s.wg.Wait() // the last reports go out over the control connections
 	s.backbone.Close()
+	s.dispatcher.Close()
 }

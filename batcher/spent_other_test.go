@@ -1,0 +1,11 @@
+//go:build !unix
+
+package batcher
+
+import (
+	"testing"
+	"time"
+)
+
+// spent is not known here.
+func spent(*testing.B) time.Duration { return 0 }
