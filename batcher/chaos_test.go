@@ -191,6 +191,8 @@ func chaos(t *testing.T, seed uint64) {
 	var paid int64
 	for _, w := range append(s.gone, steady) {
 		<-w.m.Done()
+		stats := w.m.Stats()
+		balanced(t, &stats)
 		if w.lane != nil {
 			w.lane.Close()
 		}

@@ -20,27 +20,14 @@ type Member struct {
 	left    bool
 	calls   int // dispatches under way
 	load    int // picks under way
-	stats   Stats
-	picks   []int64 // of each layer, since the last Drain
+	counts  Counts
+	layers  []Counts // by layer
+	faults  Faults
+	late    time.Duration // see Stats.Deadline
+	picks   []int64       // of each layer, since the last Drain
 	breaker breaker
 	history history
 	pace    pace
-}
-
-// Stats is what a member has done since it joined.
-type Stats struct {
-	Name  string
-	Local bool // the fallback
-	Down  bool // it failed, and is passed over
-
-	InFlight   int           // picks sent and not answered
-	Dispatches int64         // batches sent
-	Rows       int64         // rows whose answer was used
-	Picks      int64         // picks whose answer was used
-	Failures   int64         // dispatches that brought no answer, those given up by the caller aside
-	Late       int64         // dispatches that others answered first, being asked because it was late
-	Hedges     int64         // dispatches that it got because others were late
-	Wait       time.Duration // from dispatch to answer, added up
 }
 
 // LayerPicks is a count of picks in one layer.
@@ -118,7 +105,7 @@ type begun struct {
 
 // begin notes a dispatch. It returns false when the member has left, is not to be asked, or holds
 // something else by now than the set by which it was chosen.
-func (m *Member) begin(b *moe.Batch, by *Set, hedge bool) (g begun, ok bool) {
+func (m *Member) begin(b *moe.Batch, by *Set, why cause) (g begun, ok bool) {
 	m.d.mu.Lock()
 	defer m.d.mu.Unlock()
 	g = begun{at: time.Now(), set: m.set}
@@ -131,16 +118,16 @@ func (m *Member) begin(b *moe.Batch, by *Set, hedge bool) (g begun, ok bool) {
 	picks := len(b.Expert)
 	m.calls++
 	m.load += picks
-	m.stats.Dispatches++
-	if hedge {
-		m.stats.Hedges++
-	} else {
+	m.counts.sent(why)
+	m.layer(b.Layer).sent(why)
+	if why != hedge {
 		m.d.budget.send(picks)
 	}
 	g.load, g.giveUp = m.load, m.d.o.Patience
 	if late, ok := m.history.late(b.Rows); ok && !m.local {
 		g.late = min(max(late, lateFloor), m.d.o.Patience)
 		g.giveUp = min(max(giveUpFactor*g.late, giveUpFloor), m.d.o.Patience)
+		m.late = g.late
 	}
 	return g, true
 }
@@ -180,7 +167,11 @@ type outcome struct {
 	took, combine   time.Duration
 	times           Times
 	verdict         verdict
+	fault           Fault // where the verdict is a failure
 }
+
+// fails notes why a dispatch was not answered, its caller not having left.
+func (o *outcome) fails(err error) { o.verdict, o.fault = verdictOf(err), faultOf(err) }
 
 // finish notes the end of a dispatch.
 func (m *Member) finish(o *outcome) {
@@ -188,14 +179,11 @@ func (m *Member) finish(o *outcome) {
 	defer m.d.mu.Unlock()
 	m.calls--
 	m.load -= o.sentPicks
-	m.stats.Wait += o.took
-	m.stats.Rows += int64(o.rows)
-	m.stats.Picks += int64(o.picks)
+	m.counts.ended(o)
+	m.layer(o.layer).ended(o)
 	switch o.verdict {
-	case beaten:
-		m.stats.Late++
 	case late, failed, lacking, refused:
-		m.stats.Failures++
+		m.faults[o.fault]++
 	}
 	if o.picks > 0 {
 		if n := o.layer + 1 - len(m.picks); n > 0 {
@@ -242,11 +230,4 @@ func (m *Member) settle() {
 	if m.left && m.calls == 0 {
 		close(m.done)
 	}
-}
-
-// snapshot returns the counters. d.mu is held.
-func (m *Member) snapshot(now time.Time) Stats {
-	s := m.stats
-	s.Name, s.Local, s.InFlight, s.Down = m.name, m.local, m.load, m.breaker.ask(now) == refuse
-	return s
 }

@@ -226,7 +226,7 @@ func (s *spread) room(part *job) {
 func (s *spread) ask(j *job) (settled bool) {
 	m, b := j.to, j.batch
 	j.to = nil
-	g, ok := m.begin(b, j.by, s.hurry)
+	g, ok := m.begin(b, j.by, s.why(j))
 	if !ok {
 		return false // it left, holds something else, or failed another, between the choice and now
 	}
@@ -245,7 +245,7 @@ func (s *spread) ask(j *job) (settled bool) {
 	}
 	err = fmt.Errorf("layer %d to %s: %w", b.Layer, m.name, err)
 	mine := s.ctx.Err()
-	if o.verdict = verdictOf(err); mine != nil {
+	if o.fails(err); mine != nil {
 		o.verdict = void
 	}
 	m.finish(o)
@@ -265,6 +265,17 @@ func (s *spread) ask(j *job) (settled bool) {
 		j.full = err
 	}
 	return false
+}
+
+// why says why a job is sent.
+func (s *spread) why(j *job) cause {
+	switch {
+	case s.hurry:
+		return hedge
+	case j.err != nil || len(j.tried) > 0:
+		return again
+	}
+	return first
 }
 
 // dispatch has m compute the job, or others if m is late: then the answer is in place all the same, and
@@ -289,7 +300,7 @@ func (s *spread) dispatch(j *job, m *Member, o *outcome) error {
 		return err
 	}
 	if hedged {
-		if o.verdict = verdictOf(err); errors.Is(err, context.Canceled) {
+		if o.fails(err); errors.Is(err, context.Canceled) {
 			o.verdict = beaten
 		}
 		copyAnswer(j.answer, &c.answer)

@@ -143,6 +143,7 @@ func (s *Swarm) changedMembers() {
 func (s *Swarm) plan() {
 	defer s.settle()
 	s.planned = true
+	s.left.Plans++
 	if s.c.Place != nil {
 		for i, w := range s.present {
 			w.want = w.want.of(s.c.Place(i, len(s.present)))
@@ -312,6 +313,7 @@ func (s *Swarm) lonely(w *attached, lost mask) bool {
 func (s *Swarm) begin(w *attached, next mask) {
 	ctx, cancel := context.WithCancel(w.ctx)
 	w.move = &move{want: w.want, next: next, keeps: s.keeps(w, next), cancel: cancel}
+	s.left.Moves++
 	drops := !w.held.minus(w.move.keeps).empty()
 	if drops {
 		s.serve()

@@ -48,6 +48,16 @@ func (m mask) minus(o mask) mask { return m.combine(o, func(a, b bool) bool { re
 
 func (m mask) equal(o mask) bool { return m.minus(o).empty() && o.minus(m).empty() }
 
+// count is how many experts are in the mask.
+func (m mask) count() (n int) {
+	for _, b := range m.has {
+		if b {
+			n++
+		}
+	}
+	return n
+}
+
 func (m mask) empty() bool {
 	for _, b := range m.has {
 		if b {

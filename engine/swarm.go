@@ -97,6 +97,8 @@ type Swarm struct {
 	planned bool            // the plan is about those who are present; under mu
 	timer   *time.Timer     // until it is; nil: none runs; under mu
 	ending  map[string]bool // hubs that drain, until they are back; under mu
+	parting []*attached     // have left, and their counts are not final; under mu
+	left    Metrics         // without workers: what is counted here; under mu
 }
 
 // attached is a worker with a session.
@@ -244,6 +246,8 @@ func (s *Swarm) attach(ctx context.Context, a *relay.Accepted) error {
 	last := w.stats()
 	last.Session = a.Session
 	s.gone = remember(s.gone, last)
+	s.left.leftWith(w)
+	s.parting = slices.DeleteFunc(s.parting, func(x *attached) bool { return x == w })
 	s.mu.Unlock()
 	if s.c.Left != nil {
 		s.c.Left(last, err)
@@ -345,6 +349,7 @@ func (s *Swarm) leave(w *attached) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.present = slices.DeleteFunc(s.present, func(x *attached) bool { return x == w })
+	s.parting = append(s.parting, w)
 	w.member.Leave()
 	s.changedMembers()
 }
