@@ -173,6 +173,14 @@ func (b *Backbone) Workers() []WorkerStats {
 	return b.swarm.Workers()
 }
 
+// Counts returns what has been counted of hubs, offers and ends of sessions, see relay.Backbone.Counts.
+func (b *Backbone) Counts() map[string]uint64 {
+	if b.swarm == nil {
+		return nil
+	}
+	return b.swarm.Counts()
+}
+
 // Failed is closed when every hub has refused this backbone for good, and Err says why. It is nil if
 // there are no hubs.
 func (b *Backbone) Failed() <-chan struct{} {

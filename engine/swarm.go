@@ -175,33 +175,48 @@ func (s *Swarm) accept(ctx context.Context) {
 			return
 		}
 		s.wg.Go(func() {
-			if err := s.attach(ctx, a); err != nil && s.c.Log != nil {
-				s.c.Log.Warn("worker did not come in", "worker", a.Worker.Key.Short(), "error", err)
+			came, err := s.attach(ctx, a)
+			reason := a.Ended(err, kindOfEnd(err))
+			if err != nil && !came && s.c.Log != nil {
+				s.c.Log.Warn("worker did not come in", "worker", a.Worker.Key.Short(), "reason", reason, "error", err)
 			}
 		})
 	}
 }
 
-// attach runs one worker's session from the beginning to the end.
-func (s *Swarm) attach(ctx context.Context, a *relay.Accepted) error {
+// kindOfEnd is what a session is counted under that ended because of err, for reasons within it.
+func kindOfEnd(err error) string {
+	if errors.Is(err, errSmall) {
+		return "small"
+	}
+	return link.Kind(err)
+}
+
+// Counts returns what has been counted of hubs, offers and ends of sessions, see relay.Backbone.Counts; a
+// worker that has no room for any expert ended as small.
+func (s *Swarm) Counts() map[string]uint64 { return s.backbone.Counts() }
+
+// attach runs one worker's session from the beginning to the end. came says that it had a beginning; its
+// end is told to SwarmConfig.Left then.
+func (s *Swarm) attach(ctx context.Context, a *relay.Accepted) (came bool, err error) {
 	inner, err := seal.Server(ctx, a.Conn, seal.ServerConfig{Self: s.c.Key, Root: s.c.Root, Paired: a.Worker})
 	if err != nil {
 		_ = a.Conn.Close() // the error says more
-		return err
+		return false, err
 	}
 	session, err := link.Open(ctx, inner, s.linkOptions(a.Worker.Key))
 	if err != nil {
-		return err
+		return false, err
 	}
 	share, err := s.newShare(session.Peer())
 	if err != nil {
 		sendAway(ctx, session, err)
-		return err
+		return false, err
 	}
 	lane, err := batcher.NewLane(session, batcher.Limits{}, 0)
 	if err != nil {
 		_ = session.Close()
-		return err
+		return false, err
 	}
 	ctx, drain := context.WithCancelCause(ctx)
 	defer drain(nil)
@@ -252,7 +267,7 @@ func (s *Swarm) attach(ctx context.Context, a *relay.Accepted) error {
 	if s.c.Left != nil {
 		s.c.Left(last, err)
 	}
-	return nil
+	return true, err
 }
 
 // maxGone is how many workers that have left are told apart.

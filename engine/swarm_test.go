@@ -286,6 +286,10 @@ func TestWorkerThatLeavesInOrderIsReplaced(t *testing.T) {
 	if err != nil || !slices.Equal(got.First().Tokens, want.First().Tokens) {
 		t.Errorf("%q, error %v; want %q", got.First().Text, err, want.First().Text)
 	}
+	l.Swarm.Close()
+	if n := l.Swarm.Counts(); n["connected"] != 1 || n["accepted"] != 2 || n["ended_order"] != 2 {
+		t.Errorf("of two workers, one of which was stopped and one sent away, the backbone has counted %v", n)
+	}
 }
 
 // with returns an engine whose experts are the swarm's workers.

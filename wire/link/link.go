@@ -80,6 +80,25 @@ var faults = [...]struct {
 	{wire.Broken, ErrProtocol},
 }
 
+// Kind is the word for why a session ended, or has not come about, for counters: order, refused, protocol,
+// silent or stalled; empty where this package does not know, such as for a connection that was cut.
+func Kind(err error) string {
+	var away *Away
+	switch {
+	case err == nil, errors.As(err, &away):
+		return "order"
+	case errors.Is(err, ErrRefused):
+		return "refused"
+	case errors.Is(err, ErrProtocol):
+		return "protocol"
+	case errors.Is(err, ErrSilent):
+		return "silent"
+	case errors.Is(err, ErrStalled):
+		return "stalled"
+	}
+	return ""
+}
+
 // codeOf returns the code that tells the other side of err.
 func codeOf(err error) wire.Code {
 	for _, f := range faults {

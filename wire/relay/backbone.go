@@ -45,6 +45,43 @@ type Accepted struct {
 	Session string
 	Hub     string
 	Model   string // that the worker has; empty: it fetches
+
+	tally *tally // of the backbone
+}
+
+// Ended counts why this worker's session is over, or has not come about, and returns the word that it is
+// counted under. err is the error with which it ended, nil when it ended in order. inner is the word of
+// whoever speaks within the inner session, see link.Kind; it counts where neither the WebSocket nor the
+// inner TLS has failed. Whoever calls it logs one line with err.
+func (a *Accepted) Ended(err error, inner string) (reason string) {
+	reason = kindOfEnd(err, inner)
+	a.tally.add("ended_"+reason, 1)
+	return reason
+}
+
+// kindOfEnd is what a session is counted under that ended because of err.
+func kindOfEnd(err error, inner string) string {
+	var closed *ws.CloseError
+	switch {
+	case err == nil:
+		return "order"
+	case errors.Is(err, ws.ErrTooBig):
+		return "size"
+	case errors.Is(err, ws.ErrProtocol), errors.Is(err, ws.ErrUTF8), errors.Is(err, ws.ErrUnsupported):
+		return "protocol"
+	case errors.Is(err, seal.ErrWrongKey), errors.Is(err, seal.ErrNotRoot), errors.Is(err, seal.ErrWrongRole),
+		errors.Is(err, seal.ErrBadProof):
+		return "key"
+	case errors.Is(err, seal.ErrHandshake):
+		return "handshake"
+	case inner != "":
+		return inner
+	case errors.Is(err, ws.ErrSilent):
+		return "silent"
+	case errors.As(err, &closed):
+		return "closed"
+	}
+	return "cut"
 }
 
 // offersAtOnce is how many offers of one hub a backbone dials for at a time. The hub makes others again.
@@ -59,6 +96,7 @@ type Backbone struct {
 	wg     sync.WaitGroup // of links and offers
 	come   chan *Accepted
 	failed chan struct{} // closed when no link is left
+	tally  *tally
 
 	links []*hubLink
 
@@ -87,7 +125,7 @@ func NewBackbone(c BackboneConfig) (*Backbone, error) {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	c.Limits = c.Limits.withDefaults()
-	b := &Backbone{c: c, want: c.Want, come: make(chan *Accepted), failed: make(chan struct{})}
+	b := &Backbone{c: c, want: c.Want, come: make(chan *Accepted), failed: make(chan struct{}), tally: newTally(c.Log)}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	for _, t := range c.Hubs {
 		l := &hubLink{b: b, t: t, places: make(chan struct{}, offersAtOnce), acks: map[uint64]chan error{}}
@@ -113,6 +151,11 @@ func (b *Backbone) Accept(ctx context.Context) (*Accepted, error) {
 		return nil, ctx.Err()
 	}
 }
+
+// Counts returns what has been counted, by name: connected and lost (control connections), offers, accepted
+// (workers that have come), declined, missed (offers that came to nothing), and ended_REASON of sessions, as
+// Accepted.Ended was told: order, closed, cut, handshake, key, protocol, size, silent, and link.Kind's.
+func (b *Backbone) Counts() map[string]uint64 { return b.tally.counts() }
 
 // SetWant tells the hubs how many workers this backbone wants.
 func (b *Backbone) SetWant(w Want) {
@@ -189,6 +232,7 @@ func (l *hubLink) keep() {
 	log := l.b.c.Log.With("hub", l.t.Address)
 	err := Keep(l.b.ctx, l.b.c.Backoff, l.connect, func(err error, wait time.Duration) {
 		log.Warn("hub lost, trying again", "wait", wait.Round(time.Millisecond), "err", err)
+		l.b.tally.add("lost", 1)
 	})
 	if Final(err) {
 		l.b.giveUp(l.t, err)
@@ -262,6 +306,7 @@ func (l *hubLink) hello(t *talk, m message) error {
 	t.send(message{Type: msgWant, Want: l.b.want})
 	l.b.mu.Unlock()
 	l.mu.Unlock()
+	l.b.tally.add("connected", 1)
 	l.b.c.Log.Info("connected to hub", "hub", l.t.Address, "id", m.Hub)
 	if l.b.c.Online != nil {
 		l.b.c.Online(m.Hub, true)
@@ -275,6 +320,7 @@ func (l *hubLink) offer(m message) {
 	if m.Worker == nil || m.Session == "" || len(m.Session) > 64 {
 		return
 	}
+	l.b.tally.add("offers", 1)
 	p := *m.Worker
 	err := p.Verify(l.b.c.Root)
 	if err == nil && p.Role() != seal.Worker {
@@ -285,12 +331,14 @@ func (l *hubLink) offer(m message) {
 	}
 	if err != nil {
 		l.b.c.Log.Warn("worker declined", "worker", p.Key.Short(), "err", err)
+		l.b.tally.add("declined", 1)
 		l.say(message{Type: msgDecline, Session: m.Session, Reason: clip(err.Error(), 200)})
 		return
 	}
 	select {
 	case l.places <- struct{}{}:
 	default:
+		l.b.tally.add("missed", 1)
 		return // the hub offers again
 	}
 	l.b.wg.Add(1)
@@ -299,6 +347,7 @@ func (l *hubLink) offer(m message) {
 		defer func() { <-l.places }()
 		if err := l.take(p, m); err != nil && l.b.ctx.Err() == nil {
 			l.b.c.Log.Info("offer came to nothing", "worker", p.Key.Short(), "err", err)
+			l.b.tally.add("missed", 1)
 		}
 	}()
 }
@@ -319,9 +368,11 @@ func (l *hubLink) take(p seal.Proof, m message) error {
 	}
 	// A worker's last answer to the hub may have been on its way when that let go.
 	conn := ws.New(r.nc, ws.Server, r.rest, ws.Options{DropText: true})
-	a := &Accepted{Conn: ws.NetConn(conn), Worker: p, Session: m.Session, Hub: hub, Model: clip(m.Model, maxModel)}
+	a := &Accepted{Conn: ws.NetConn(conn), Worker: p, Session: m.Session, Hub: hub, Model: clip(m.Model, maxModel),
+		tally: l.b.tally}
 	select {
 	case l.b.come <- a:
+		l.b.tally.add("accepted", 1)
 		return nil
 	case <-l.b.ctx.Done():
 		conn.CloseNow()

@@ -60,7 +60,7 @@ func newFront(o Limits, config *tls.Config, log *slog.Logger, handle handler) (*
 	}
 	f := &front{o: o, tls: outerRules(config), log: log, handle: handle, addrs: newTable[netip.Prefix](o.Address, o.Conns),
 		ls: map[net.Listener]struct{}{}, conns: map[net.Conn]struct{}{}}
-	f.tally = &tally{log: log, n: map[string]uint64{}, next: map[string]time.Time{}, held: map[string]int{}}
+	f.tally = newTally(log)
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	var err error
 	f.pool, err = ants.NewPool(o.Pending, ants.WithNonblocking(true), ants.WithExpiryDuration(10*time.Second),
@@ -364,6 +364,10 @@ type tally struct {
 	n    map[string]uint64
 	next map[string]time.Time // when the reason may be logged again
 	held map[string]int       // lines that were not logged
+}
+
+func newTally(log *slog.Logger) *tally {
+	return &tally{log: log, n: map[string]uint64{}, next: map[string]time.Time{}, held: map[string]int{}}
 }
 
 func (t *tally) add(name string, n uint64) {

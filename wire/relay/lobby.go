@@ -109,9 +109,10 @@ func (h *Hub) stay(g *guest, rest []byte) {
 	err := h.host(g, conn)
 	h.exit(g, err)
 	if err != nil {
+		// The line comes first: who reads the counter finds the line as well.
+		h.f.log.Info("worker left", "worker", g.proof.Key.Short(), "why", err)
 		h.f.tally.add("left_"+kindOfLeaving(err), 1)
 		h.f.tally.broke(err)
-		h.f.log.Info("worker left", "worker", g.proof.Key.Short(), "why", err)
 		g.v.quiet = true
 	}
 }

@@ -33,6 +33,7 @@ type hostile struct {
 	done     sync.WaitGroup
 	proof    []byte // the good worker's second request, as it went over the wire
 	quiet    gauge
+	came     sync.Map // when a stranger's connection stood, or was paired
 }
 
 func newHostile(t *testing.T, limits Limits, secure bool) *hostile {
@@ -66,7 +67,7 @@ func newHostile(t *testing.T, limits Limits, secure bool) *hostile {
 		c.mu.Unlock()
 	}
 	mu.Unlock()
-	h.backbone.SetWant(Want{Workers: 1}) // who else comes, waits
+	h.want(1) // who else comes, waits
 	b := soakBatch(t, 64, 20, 1)
 	h.done.Go(func() {
 		for ctx.Err() == nil {
@@ -77,11 +78,21 @@ func newHostile(t *testing.T, limits Limits, secure bool) *hostile {
 				return
 			}
 			h.answered.Add(1)
-			sleep(ctx, 2*time.Millisecond)
+			sleep(ctx, 10*time.Millisecond) // its garbage counts as the strangers'
 		}
 	})
 	h.quiet = now()
 	return h
+}
+
+// want returns when the hub has heard that so many workers are wanted.
+func (h *hostile) want(n int) {
+	h.backbone.SetWant(Want{Workers: n})
+	until(h.t, "the hub knows how many are wanted", func() bool {
+		h.hub.mu.Lock()
+		defer h.hub.mu.Unlock()
+		return len(h.hub.desks) == 1 && h.hub.desks[0].want.Workers == n
+	})
 }
 
 func (h *hostile) end() {
@@ -133,7 +144,11 @@ func readAnswer(nc net.Conn) (http.Header, error) {
 	return header, nil
 }
 
-func (h *hostile) raw() net.Conn { return dialRaw(h.t, h.gateAddr, h.c.tls) }
+func (h *hostile) raw() net.Conn {
+	nc := dialRaw(h.t, h.gateAddr, h.c.tls)
+	h.came.Store(nc, time.Now())
+	return nc
+}
 
 func (h *hostile) path() string { return "/" + h.hub.ID() + "/worker" }
 
@@ -181,6 +196,7 @@ func (h *hostile) paired() net.Conn {
 		h.t.Errorf("a guest: %v", err)
 	}
 	_ = p.nc.SetDeadline(time.Now().Add(patience))
+	h.came.Store(p.nc, time.Now())
 	return p.nc
 }
 
@@ -208,7 +224,7 @@ func crumbs(each byte, n int) []byte {
 // An attack is what one stranger does on one connection. It returns the connection.
 type attack struct {
 	name   string
-	who    string // counts it: gate, hub, or nobody: the backbone, whose owner counts
+	who    string // counts it: gate, hub or lobby; empty: the backbone
 	reason string // that it is counted under
 	says   string // part of its line in the log
 	do     func(h *hostile) net.Conn
@@ -362,7 +378,6 @@ func (h *hostile) strike(many int, list ...attack) {
 			}
 		}
 	}()
-	began := time.Now()
 	var mu sync.Mutex
 	var longest time.Duration
 	for i := range many * len(list) {
@@ -372,7 +387,8 @@ func (h *hostile) strike(many int, list ...attack) {
 			_, err := io.Copy(io.Discard, nc)
 			mu.Lock()
 			defer mu.Unlock()
-			longest = max(longest, time.Since(began))
+			came, _ := h.came.Load(nc)
+			longest = max(longest, time.Since(came.(time.Time)))
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				h.t.Errorf("%s: not cut", a.name)
 			}
@@ -423,23 +439,23 @@ func record(n int) []byte { return binary.BigEndian.AppendUint16([]byte{0x16, 3,
 
 // lies are what strangers with a good token do once they are paired.
 var lies = []attack{
-	{name: "garbage", do: func(h *hostile) net.Conn { return shout(h.paired(), attackNoise) }},
-	{name: "garbage in frames", do: func(h *hostile) net.Conn { return shout(h.paired(), frame(attackNoise[:16_000], true)) }},
-	{name: "a frame of 2^62 bytes", do: func(h *hostile) net.Conn {
+	{name: "garbage", reason: "protocol", do: func(h *hostile) net.Conn { return shout(h.paired(), attackNoise) }},
+	{name: "garbage in frames", reason: "handshake", do: func(h *hostile) net.Conn { return shout(h.paired(), frame(attackNoise[:16_000], true)) }},
+	{name: "a frame of 2^62 bytes", reason: "size", do: func(h *hostile) net.Conn {
 		return shout(say(h.paired(), "\x82\xff\x40\x00\x00\x00\x00\x00\x00\x00\x01\x02\x03\x04"), attackNoise)
 	}},
-	{name: "a TLS record of 65535 bytes", do: func(h *hostile) net.Conn { return shout(h.paired(), frame(record(65535), true)) }},
-	{name: "64 MiB of one-byte fragments of a message", do: func(h *hostile) net.Conn {
+	{name: "a TLS record of 65535 bytes", reason: "handshake", do: func(h *hostile) net.Conn { return shout(h.paired(), frame(record(65535), true)) }},
+	{name: "64 MiB of one-byte fragments of a message", reason: "handshake", do: func(h *hostile) net.Conn {
 		nc := say(h.paired(), string(crumbs(0x02, 1)))
 		pour(nc, manyCrumbs, 7*64<<20)
 		return nc
 	}},
-	{name: "64 MiB of one-byte frames", do: func(h *hostile) net.Conn {
+	{name: "64 MiB of one-byte frames", reason: "handshake", do: func(h *hostile) net.Conn {
 		nc := h.paired()
 		pour(nc, manyFrames, 7*64<<20)
 		return nc
 	}},
-	{name: "frames after Close", do: func(h *hostile) net.Conn {
+	{name: "frames after Close", reason: "handshake", do: func(h *hostile) net.Conn {
 		nc := say(h.paired(), "\x88\x82\x00\x00\x00\x00\x03\xe8")
 		pour(nc, afterEnd, 64<<20)
 		return nc
@@ -448,8 +464,8 @@ var lies = []attack{
 
 // slowLies take the 10 s of the inner handshake.
 var slowLies = []attack{
-	{name: "half a TLS record", do: func(h *hostile) net.Conn { return shout(h.paired(), frame(record(500), true)) }},
-	{name: "silence", do: func(h *hostile) net.Conn { return h.paired() }},
+	{name: "half a TLS record", reason: "handshake", do: func(h *hostile) net.Conn { return shout(h.paired(), frame(record(500), true)) }},
+	{name: "silence", reason: "handshake", do: func(h *hostile) net.Conn { return h.paired() }},
 }
 
 // TestABackboneShrugsOffWhoIsPairedAndLies is the same for those who are paired, and then do not speak as
@@ -466,13 +482,23 @@ func TestABackboneShrugsOffWhoIsPairedAndLies(t *testing.T) {
 		t.Run(round[0].name, func(t *testing.T) {
 			h := newHostile(t, Limits{Linger: quick.Linger, Pace: -1}, false)
 			defer h.end()
-			h.backbone.SetWant(Want{Workers: 1000})
+			h.want(1000)
 			many := longer(8, 32)
 			h.strike(many, round...)
 			h.until(patience, "the backbone has got rid of all", func() bool { return len(h.ends) == many*len(round) })
+			want := map[string]uint64{}
+			for _, a := range round {
+				want[a.reason] += uint64(many)
+			}
+			counts := h.backbone.Counts()
+			for reason, n := range want {
+				if got := counts["ended_"+reason]; got != n {
+					t.Errorf("%d ended for %q, want %d: %v", got, reason, n, counts)
+				}
+			}
 			for _, e := range h.ends {
 				if e.err == nil || strings.ContainsAny(e.err.Error(), "\r\n") {
-					t.Errorf("the backbone's reason: %v", e.err)
+					t.Errorf("the backbone's reason, counted under %s: %v", e.reason, e.err)
 				}
 			}
 		})

@@ -140,8 +140,9 @@ type swarm struct {
 
 // sessionEnd is how the backbone's end of a session ended.
 type sessionEnd struct {
-	at  time.Time
-	err error
+	at     time.Time
+	reason string // that the backbone counts it under
+	err    error
 }
 
 func newSwarm(t testing.TB, c swarmConfig) *swarm {
@@ -340,14 +341,14 @@ func (s *swarm) session(ctx context.Context, a *Accepted) {
 	inner, err := seal.Server(ctx, a.Conn, seal.ServerConfig{Self: s.bbKey, Root: root.Public(), Paired: a.Worker})
 	if err != nil {
 		_ = a.Conn.Close()
-		s.end(a.Worker.Key, nil, err)
+		s.end(a, nil, err)
 		return
 	}
 	o := s.c.link
 	o.Hello, o.Name, o.Log = s.hello(), a.Worker.Key.Short(), s.log.logger()
 	x, err := link.Open(ctx, inner, o)
 	if err != nil {
-		s.end(a.Worker.Key, nil, err)
+		s.end(a, nil, err)
 		return
 	}
 	s.mu.Lock()
@@ -356,17 +357,18 @@ func (s *swarm) session(ctx context.Context, a *Accepted) {
 	s.changed()
 	s.mu.Unlock()
 	<-x.Done()
-	s.end(a.Worker.Key, x, x.Err())
+	s.end(a, x, x.Err())
 	_ = x.Close()
 }
 
-func (s *swarm) end(k seal.PublicKey, x *link.Session, err error) {
+func (s *swarm) end(a *Accepted, x *link.Session, err error) {
+	k, reason := a.Worker.Key, a.Ended(err, link.Kind(err))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.live[k] == x {
 		delete(s.live, k)
 	}
-	s.ends[k] = sessionEnd{time.Now(), err}
+	s.ends[k] = sessionEnd{time.Now(), reason, err}
 	s.changed()
 }
 
