@@ -323,12 +323,13 @@ func (h *Hub) enterKey(v *visitor, key seal.PublicKey) (*account, error) {
 
 // queue waits for a place among the workers that the hub takes a second.
 func (h *Hub) queue(v *visitor) error {
-	wait, ok := h.pace.place(time.Now())
-	if !ok {
+	ctx, cancel := context.WithDeadline(h.f.ctx, v.limit)
+	defer cancel()
+	wait, err := h.pace.enter(ctx)
+	if errors.Is(err, errTooOften) || errors.Is(err, context.DeadlineExceeded) {
 		return later(http.StatusServiceUnavailable, "many workers come at once; there will be a place", wait)
 	}
-	sleep(h.f.ctx, min(wait, time.Until(v.limit)))
-	return h.f.ctx.Err()
+	return err
 }
 
 // newID returns 32 hexadecimal digits that nobody guesses.

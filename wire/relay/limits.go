@@ -64,7 +64,7 @@ func (b *bucket) take(rate, burst float64, now time.Time) (wait time.Duration) {
 		b.level--
 		return 0
 	}
-	return seconds((1 - b.level) / rate)
+	return max(seconds((1-b.level)/rate), 1) // 0 would be a token
 }
 
 func seconds(s float64) time.Duration {
@@ -218,63 +218,6 @@ func addressOf(nc net.Conn) netip.Prefix {
 // trusts reports whether limits by address do not hold for p.
 func (l *Limits) trusts(p netip.Prefix) bool {
 	return !p.IsValid() || slices.ContainsFunc(l.Behind, func(b netip.Prefix) bool { return b.Contains(p.Addr()) })
-}
-
-// A pace keeps handshakes at a distance from each other, so that a hub that begins again under thousands
-// of workers is never asked for more than it can do. Who comes while others wait gets a place behind
-// them; where the last place is too far away, it is sent away with a slot to come back in. Slots are a
-// little further apart than places, so that in its slot whoever comes finds one.
-type pace struct {
-	every    time.Duration // between places; 0: no limit
-	slot     time.Duration // between slots
-	patience time.Duration // longest wait for a place
-
-	mu   sync.Mutex
-	next time.Time // the first place that is free
-	back time.Time // the last slot that was given
-}
-
-// pacePatience leaves most of Limits.Greet for the handshake itself.
-const pacePatience = 2 * time.Second
-
-func newPace(rate float64) *pace {
-	if rate < 0 {
-		return &pace{}
-	}
-	// 80 slots for 90 places leave the rest to whoever comes for the first time.
-	every := seconds(1 / rate)
-	return &pace{every: every, slot: every * 9 / 8, patience: pacePatience}
-}
-
-// place returns how long to wait for a place, or, when ok is not set, for how long to go away.
-func (p *pace) place(now time.Time) (wait time.Duration, ok bool) {
-	if p.every == 0 {
-		return 0, true
-	}
-	p.mu.Lock()
-	at := p.next
-	if at.Before(now) {
-		at = now
-	}
-	if at.Sub(now) <= p.patience {
-		p.next = at.Add(p.every)
-		p.mu.Unlock()
-		return at.Sub(now), true
-	}
-	p.mu.Unlock()
-	return p.away(now, at.Sub(now)), false
-}
-
-// away returns for how long to go away, at least for least.
-func (p *pace) away(now time.Time, least time.Duration) time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	at := p.back.Add(p.slot)
-	if first := now.Add(least); at.Before(first) {
-		at = first
-	}
-	p.back = at
-	return at.Sub(now)
 }
 
 // wholeSeconds is d for a Retry-After header: rounded up, since whoever comes early finds no place.

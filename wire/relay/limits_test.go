@@ -3,18 +3,15 @@ package relay
 import (
 	"bufio"
 	"bytes"
-	"container/heap"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/netip"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -95,83 +92,6 @@ func TestTollAsksForWhatIsTooMuch(t *testing.T) {
 	want(0, 100*time.Millisecond)
 	now = now.Add(time.Hour)
 	want(sliceMin+200, 100*time.Millisecond)
-}
-
-// returning is a worker that knocks at a time.
-type returning struct {
-	at time.Duration
-	id int
-}
-
-type queueOf []returning
-
-func (q queueOf) Len() int           { return len(q) }
-func (q queueOf) Less(i, j int) bool { return q[i].at < q[j].at }
-func (q queueOf) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
-func (q *queueOf) Push(x any)        { *q = append(*q, x.(returning)) }
-func (q *queueOf) Pop() any {
-	last := (*q)[len(*q)-1]
-	*q = (*q)[:len(*q)-1]
-	return last
-}
-
-// A hub begins again under 2,000 workers: they come at once, or as full jitter spreads them, or while
-// newcomers take the rest of the places; and the clients' Retry-After has whole seconds only.
-func TestPaceBringsThousandsBackInTime(t *testing.T) {
-	for _, c := range []struct {
-		name      string
-		spread    time.Duration
-		newcomers int // a second
-	}{
-		{"at once", 0, 0}, {"within 100 ms", 100 * time.Millisecond, 0}, {"within a second", time.Second, 0},
-		{"within 16 s", 16 * time.Second, 0}, {"within a second, and newcomers", time.Second, 8},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			const workers = 2000
-			seed := uint64(42)
-			random := rand.New(rand.NewPCG(seed, 1))
-			start := time.Unix(1_000_000, 0)
-			p := newPace(Limits{}.withDefaults().Pace)
-			var q queueOf
-			for i := range workers {
-				heap.Push(&q, returning{time.Duration(random.Float64() * float64(c.spread)), i})
-			}
-			for i := range 100 * c.newcomers {
-				heap.Push(&q, returning{time.Duration(i) * time.Second / time.Duration(c.newcomers), workers + i})
-			}
-			var taken []time.Duration
-			var last time.Duration // of the workers
-			sent, tries := 0, 0
-			for q.Len() > 0 {
-				w := heap.Pop(&q).(returning)
-				tries++
-				wait, ok := p.place(start.Add(w.at))
-				if !ok {
-					sent++
-					w.at += time.Duration(wholeSeconds(wait)) * time.Second
-					heap.Push(&q, w)
-					continue
-				}
-				if wait > pacePatience {
-					t.Fatalf("seed %d: waits %v inside", seed, wait)
-				}
-				taken = append(taken, w.at+wait)
-				if w.id < workers {
-					last = max(last, w.at+wait)
-				}
-			}
-			slices.Sort(taken)
-			for i := range taken {
-				if j := i + 100; j < len(taken) && taken[j]-taken[i] < time.Second {
-					t.Fatalf("seed %d: 101 are taken within %v", seed, taken[j]-taken[i])
-				}
-			}
-			t.Logf("the last is back after %v; %d were sent away, %d tries", last, sent, tries)
-			if last > 45*time.Second || tries > 2*len(taken) {
-				t.Errorf("seed %d: the last is back after %v, with %d tries", seed, last, tries)
-			}
-		})
-	}
 }
 
 func TestKeepObeysRetryAfterExactly(t *testing.T) {
