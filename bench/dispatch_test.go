@@ -15,6 +15,7 @@ import (
 
 	"kvasir/engine/experts"
 	"kvasir/internal/moe"
+	"kvasir/kernels/quant"
 	"kvasir/kernels/variant"
 	"kvasir/wire"
 )
@@ -27,8 +28,8 @@ func TestMain(m *testing.M) {
 // small is a layer that takes microseconds.
 func small() Dispatch {
 	return Dispatch{
-		Experts: 6, TopK: 2, Hidden: 512, FFN: 256, Batch: 3,
-		RTT: time.Millisecond, Workers: 1, Repeat: 2, Budget: time.Hour, Seed: 7,
+		Experts: 6, TopK: 2, Hidden: 512, FFN: 256, Quant: quant.Q4K, Batch: 3,
+		RTTs: []time.Duration{time.Millisecond}, Workers: 1, Repeat: 2, Budget: time.Hour, Seed: 7,
 	}
 }
 
@@ -55,13 +56,22 @@ func TestDispatchMeasuresEveryBatchOnEveryWay(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !began || len(rows) != 9 || len(r.Results) != 9 {
-			t.Fatalf("began %v, %d rows told, %d results; want true, 9, 9", began, len(rows), len(r.Results))
+		if !began || len(rows) != 11 || len(r.Results) != 11 {
+			t.Fatalf("began %v, %d rows told, %d results; want true, 11, 11", began, len(rows), len(r.Results))
 		}
 		for i, x := range r.Results {
-			n, k := []int{1, 2, 3}[i/3], kind(i%3)
-			if x.Batch != n || x.kind() != k || len(x.times) != 2 || x.TokensPerS <= 0 || x.Ms <= 0 || x.XVsBatch1 <= 0 {
+			n, k := 1+i/3, kind(i%3)
+			if i >= 6 { // the largest, also with several under way
+				n, k = 3, []kind{local, near, near, far, far}[i-6]
+			}
+			if x.piped() != (i == 8 || i == 10) || x.piped() != (x.Flights >= 2) {
+				t.Errorf("result %d: pipelined %v, %d under way", i, x.piped(), x.Flights)
+			}
+			if x.Batch != n || x.kind() != k || len(x.times) != 2 || x.Pairs != 2 || x.TokensPerS <= 0 || x.Ms <= 0 || x.XVsBatch1 <= 0 {
 				t.Errorf("result %d: %+v", i, x)
+			}
+			if k != local && (x.Roofline <= 0 || x.Bound != boundWork) {
+				t.Errorf("result %d: %v of the roofline, by %q", i, x.Roofline, x.Bound)
 			}
 			if (k == far) != (x.RTTOverhead != nil) {
 				t.Errorf("result %d: RTT overhead %v", i, x.RTTOverhead)
@@ -120,7 +130,7 @@ func TestBytesARowAreThoseOfTheWire(t *testing.T) {
 		}
 	}
 	for _, x := range run(t, d).Results {
-		if x.kind() == local {
+		if x.kind() == local || x.piped() { // with others under way what is counted begins in their midst
 			continue
 		}
 		n := x.Batch
@@ -163,10 +173,10 @@ func TestOneWrongBitIsSeen(t *testing.T) {
 
 func TestWithoutRoundTripThereIsOnePath(t *testing.T) {
 	d := small()
-	d.RTT, d.Batch = 0, 1
+	d.RTTs, d.Batch = nil, 1
 	r := run(t, d)
-	if len(r.Results) != 2 || r.Settings.Got != nil {
-		t.Errorf("%d results, pings %v; want 2 and none", len(r.Results), r.Settings.Got)
+	if len(r.Results) != 3 || r.Settings.Got != nil {
+		t.Errorf("%d results, pings %v; want 3 and none", len(r.Results), r.Settings.Got)
 	}
 	if words := r.Words(); len(words) != 3 || !strings.Contains(words[2], "--rtt") {
 		t.Errorf("words: %q", words)
@@ -209,8 +219,16 @@ func TestCheckNamesTheFlagToChange(t *testing.T) {
 		{"ffn of no whole block", func(d *Dispatch) { d.FFN = 300 }, "--ffn 300, want a multiple of 256"},
 		{"no workers", func(d *Dispatch) { d.Workers = 0 }, "--workers 0"},
 		{"more workers than experts", func(d *Dispatch) { d.Workers = 7 }, "--workers 7 for 6 experts"},
-		{"negative round trip", func(d *Dispatch) { d.RTT = -1 }, "--rtt -1ns, want 0 to 10s"},
-		{"round trip to the moon", func(d *Dispatch) { d.RTT = time.Minute }, "--rtt 1m0s"},
+		{"negative round trip", func(d *Dispatch) { d.RTTs = []time.Duration{-1} }, "--rtt -1ns, want 0 to 10s"},
+		{"round trip to the moon", func(d *Dispatch) { d.RTTs = []time.Duration{time.Minute} }, "--rtt 1m0s"},
+		{"round trips that fall", func(d *Dispatch) { d.RTTs = []time.Duration{2e6, 1e6} }, "--rtt 1ms after 2ms, want ascending"},
+		{"too many round trips", func(d *Dispatch) { d.RTTs = []time.Duration{1, 2, 3, 4, 5, 6, 7, 8, 9} }, "--rtt has 9 times"},
+		{"round trip without a network", func(d *Dispatch) { d.Alone = true }, "--rtt 1ms, and expert has no network"},
+		{"jitter beyond the round trip", func(d *Dispatch) { d.Path.Jitter = time.Second }, "--jitter 1s of a round trip of 1ms"},
+		{"line of a modem", func(d *Dispatch) { d.Path.Up = 9600 }, "--up 9.6k, --down 0, want 1M or more"},
+		{"stall without end", func(d *Dispatch) { d.Path.Stall = Stall{2e9, 1e9} }, "--stall 2s/1s, want it shorter"},
+		{"format of no kernel", func(d *Dispatch) { d.Quant = 9 }, "--quant Q8_1"},
+		{"blocks of 32", func(d *Dispatch) { d.Quant, d.Hidden = quant.Q8_0, 272 }, "--hidden 272, want a multiple of 32"},
 		{"negative rounds", func(d *Dispatch) { d.Repeat = -1 }, "--repeat -1"},
 		{"no time", func(d *Dispatch) { d.Budget = 0 }, "--budget 0s"},
 	} {

@@ -7,7 +7,9 @@ import (
 	"runtime"
 	"time"
 
+	"kvasir/internal/machine"
 	"kvasir/internal/moe"
+	"kvasir/kernels/cpu"
 )
 
 // ErrBits: this machine computed the same thing twice and got different bits.
@@ -15,10 +17,12 @@ var ErrBits = errors.New("bench: different bits from the same work; run kvasir d
 
 // tally is what the rounds of one batch on one way have come to.
 type tally struct {
-	times     []time.Duration
-	out, back int64
-	identical bool
-	allocs    uint64 // of a dispatch here, the fewest: the swarms allocate meanwhile
+	times      []time.Duration // of a dispatch, one a round, in their order
+	rows       int             // of all that out and back count
+	out, back  int64
+	identical  bool
+	allocs     uint64 // of a dispatch here, the fewest: the swarms allocate meanwhile
+	dispatches int
 }
 
 func (r *dispatchRun) measure(ctx context.Context) error {
@@ -36,6 +40,11 @@ func (r *dispatchRun) measure(ctx context.Context) error {
 	return nil
 }
 
+// pipes reports whether a batch is also sent with others under way.
+func (r *dispatchRun) pipes(batch int) bool {
+	return batch == r.schedule.batches[len(r.schedule.batches)-1]
+}
+
 // measureBatch runs the rounds of the i-th batch and adds its results.
 func (r *dispatchRun) measureBatch(ctx context.Context, i, n int) error {
 	s := &r.schedule
@@ -43,34 +52,92 @@ func (r *dispatchRun) measureBatch(ctx context.Context, i, n int) error {
 	// Garbage of the batch before is not this one's to clear.
 	runtime.GC()
 	r.want.Reset(0, r.d.Hidden)
-	if err := r.warmUp(ctx, i, n); err != nil {
+	var ways []*way
+	for _, w := range r.ways {
+		if !w.piped || r.pipes(n) {
+			ways = append(ways, w)
+		}
+	}
+	if err := r.warmUp(ctx, i, n, ways); err != nil {
 		return err
 	}
-	tallies := make([]tally, len(r.ways))
-	for k := range tallies {
-		tallies[k].identical = true
+	m := &measuring{ways: ways, tallies: make([]tally, len(ways)), reads: n <= memoryRows && r.readable()}
+	for k := range m.tallies {
+		m.tallies[k].identical = true
 	}
+	before := r.limits(m.reads)
 	var last time.Duration
-	for round := 0; s.again(n, round, last, r.elapsed()); round++ {
+	for round := 0; s.again(n, round, last, r.elapsed()) && !m.settled(s.repeat); round++ {
 		start := time.Now()
-		for turn := range r.ways {
-			k := (round + turn) % len(r.ways) // nobody is always the first
+		for turn := range ways {
+			k := (round + turn) % len(ways) // nobody is always the first
 			done := s.share(i) + (s.share(i+1)-s.share(i))*r.fraction(i)
-			r.o.progress(done, fmt.Sprintf("batch %d, round %d, %s", n, round+1, r.ways[k].label()))
-			if err := r.once(ctx, r.ways[k], &tallies[k]); err != nil {
+			r.o.progress(done, fmt.Sprintf("batch %d, round %d, %s", n, round+1, ways[k].label()))
+			if err := r.take(ctx, ways[k], &m.tallies[k]); err != nil {
 				return err
 			}
 		}
-		last = time.Since(start)
+		after := r.limits(m.reads)
+		m.pairs = append(m.pairs, pair{before: before, after: after})
+		before, last = after, time.Since(start)
 	}
 	s.done(n, last)
 	r.report.Settings.Batches = append(r.report.Settings.Batches, n)
-	r.report.Settings.Rounds = append(r.report.Settings.Rounds, len(tallies[0].times))
-	for k, w := range r.ways {
-		r.report.Results = append(r.report.Results, r.result(w, n, &tallies[k]))
-		r.o.row(r.report.Results[len(r.report.Results)-1])
-	}
+	r.report.Settings.Rounds = append(r.report.Settings.Rounds, len(m.pairs))
+	r.add(m, n)
 	return nil
+}
+
+// measuring is a batch under way: its rounds, each with the limits before and after it.
+type measuring struct {
+	ways    []*way
+	tallies []tally
+	reads   bool // memory is what bounds the batch
+	pairs   []pair
+}
+
+// settled reports whether enough rounds were kept, where their number is not set.
+func (m *measuring) settled(fixed int) bool {
+	return fixed == 0 && len(keep(m.pairs, m.reads)) >= pairsLeast
+}
+
+// kept lists the rounds that count: those in which the machine stayed the same, or all where those are too few.
+func (m *measuring) kept() (list []int, noisy bool) {
+	for i := range m.pairs {
+		if m.pairs[i].steady(m.reads) {
+			list = append(list, i)
+		}
+	}
+	if len(list) >= min(pairsKept, len(m.pairs)) {
+		return list, false
+	}
+	list = list[:0]
+	for i := range m.pairs {
+		list = append(list, i)
+	}
+	return list, true
+}
+
+// readable reports whether the layer is too large for caches, and is read here.
+func (r *dispatchRun) readable() bool {
+	return r.d.Worker == Speed{} && r.d.Experts*r.reach >= readLeast
+}
+
+// limits measures what the machine can do now.
+func (r *dispatchRun) limits(reads bool) (l limits) {
+	b, err := cpu.Default()
+	if err != nil || r.d.least == 0 {
+		return l
+	}
+	if l.peak = b.PeakRate(r.d.least); l.peak > 0 {
+		r.peaks = append(r.peaks, l.peak)
+	}
+	if reads {
+		if l.read = machine.ReadRate(b.Threads(), r.d.least); l.read > 0 {
+			r.reads = append(r.reads, l.read)
+		}
+	}
+	return l
 }
 
 // fraction guesses how far the i-th batch is, by the clock.
@@ -84,18 +151,60 @@ func (r *dispatchRun) fraction(i int) float64 {
 }
 
 // warmUp runs a round that is not counted, where there is time for it: memory grows to the size of the
-// batch, here and on the other ways.
-func (r *dispatchRun) warmUp(ctx context.Context, i, n int) error {
-	if !r.schedule.warm(n) {
+// batch, here and on the other ways. It tells how many dispatches hide a way.
+func (r *dispatchRun) warmUp(ctx context.Context, i, n int, ways []*way) error {
+	if !r.schedule.warm(n) && !r.pipes(n) {
 		return nil
 	}
 	r.o.progress(r.schedule.share(i), fmt.Sprintf("batch %d, warming up", n))
-	for _, w := range r.ways {
-		if err := r.once(ctx, w, &tally{}); err != nil {
+	var alone, compute time.Duration
+	var out, back float64 // bytes a row
+	for _, w := range ways {
+		if w.piped {
+			bound, _ := r.boundOf(n, compute, out, back)
+			w.flights = r.d.flightsFor(alone, bound)
+			continue
+		}
+		var t tally
+		if err := r.once(ctx, w, &t); err != nil {
 			return err
 		}
+		alone = t.times[0]
+		if w.kind == local {
+			compute = alone
+			continue
+		}
+		rows := float64(t.rows)
+		out, back = float64(t.out)/rows, float64(t.back)/rows
 	}
 	return nil
+}
+
+// take measures a way once: so many dispatches, one by one or together, that a limit would be measured as long.
+func (r *dispatchRun) take(ctx context.Context, w *way, t *tally) error {
+	if w.piped {
+		p := &pipeline{w: w, batch: r.batch, want: &r.want, least: r.d.least}
+		if err := p.run(ctx); err != nil {
+			return err
+		}
+		t.times = append(t.times, p.took/time.Duration(p.counted))
+		t.out, t.back, t.rows = t.out+p.out, t.back+p.back, t.rows+p.counted*r.batch.Rows
+		t.identical = t.identical && !p.different
+		return nil
+	}
+	first := len(t.times)
+	sum := time.Duration(0)
+	for n := 1; ; n++ {
+		if err := r.once(ctx, w, t); err != nil {
+			return err
+		}
+		sum += t.times[first]
+		t.times = t.times[:first]
+		if sum >= r.d.least {
+			t.times = append(t.times, sum/time.Duration(n))
+			return nil
+		}
+	}
 }
 
 // once sends the batch over one way, and compares what comes back with what the first has computed,
@@ -111,12 +220,16 @@ func (r *dispatchRun) once(ctx context.Context, w *way, t *tally) error {
 		out, back = w.traffic.load()
 	}
 	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
+	if w.kind == local {
+		runtime.ReadMemStats(&before)
+	}
 	start := time.Now()
 	err := w.x.Forward(ctx, r.batch, answer)
 	took := time.Since(start)
-	runtime.ReadMemStats(&after)
-	if allocs := after.Mallocs - before.Mallocs; len(t.times) == 0 || allocs < t.allocs {
+	if w.kind == local {
+		runtime.ReadMemStats(&after)
+	}
+	if allocs := after.Mallocs - before.Mallocs; t.dispatches == 0 || allocs < t.allocs {
 		t.allocs = allocs
 	}
 	if err != nil {
@@ -126,8 +239,10 @@ func (r *dispatchRun) once(ctx context.Context, w *way, t *tally) error {
 		o, b := w.traffic.load()
 		t.out += o - out
 		t.back += b - back
+		t.rows += r.batch.Rows
 	}
 	t.times = append(t.times, took)
+	t.dispatches++
 	if first {
 		return sound(answer)
 	}
@@ -167,38 +282,13 @@ func equal(a, b *moe.Partials) bool {
 	return true
 }
 
-// result makes figures of a tally.
-func (r *dispatchRun) result(w *way, n int, t *tally) Result {
-	times := sorted(t.times)
-	m := median(times)
-	x := Result{
-		Scenario: DispatchName, Batch: n, times: times, Ms: milliseconds(m),
-		Pipelined: new(false), TokensPerS: round(float64(n) / m.Seconds()),
-	}
-	if w.kind == local && len(times) > 1 {
-		x.Allocs = new(round(float64(t.allocs) / float64(n)))
-	}
-	if w.kind != local {
-		rows := float64(n * len(times))
-		x.Workers, x.RTT, x.Identical = r.d.Workers, new(milliseconds(w.rtt)), new(t.identical)
-		x.BytesOut, x.BytesBack = round(float64(t.out)/rows), round(float64(t.back)/rows)
-	}
-	if n == 1 {
-		x.XVsBatch1 = 1
-	} else if one := r.report.find(1, w.kind); one != nil {
-		x.XVsBatch1 = round(x.TokensPerS / one.TokensPerS)
-	}
-	if w.kind == far {
-		zero := r.report.find(n, near)
-		x.RTTOverhead = new(round(100 * (float64(m)/float64(median(zero.times)) - 1)))
-	}
-	return x
-}
-
 // label names a way in the table and in errors.
 func (w *way) label() string {
 	if w.kind == local {
 		return "local"
+	}
+	if w.piped {
+		return wayName(milliseconds(w.rtt), w.flights)
 	}
 	return pathName(milliseconds(w.rtt))
 }

@@ -73,6 +73,22 @@ func (p *pinger) run() {
 	}
 }
 
+// count is how many there were.
+func (p *pinger) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.trips)
+}
+
+// again returns what was measured so far, and forgets it.
+func (p *pinger) again() *Pings {
+	got := p.pings()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.trips = nil
+	return got
+}
+
 // pings returns what was measured so far; nil when it is nothing.
 func (p *pinger) pings() *Pings {
 	p.mu.Lock()

@@ -51,7 +51,8 @@ func TestJSONNamesAreThoseOfTheDesign(t *testing.T) {
 	r.Results[0].Allocs = new(0.0)
 	r.Settings = Settings{
 		Scenario: DispatchName, Experts: 256, TopK: 8, Hidden: 3072, FFN: 1024, Quant: "Q4_K", Seed: 1, Weights: 9,
-		Kernel: "portable", Threads: 2, Workers: 1, RTT: 13, Got: &Pings{13.1, 13.4, 900},
+		Kernel: "portable", Threads: 2, Workers: 1, Worker: "cpu", RTT: 13, Got: &Pings{13.1, 13.4, 900},
+		Jitter: 1, Up: 1e6, Down: 2e6, Stall: "1s/2s", Paths: []PathSettings{{RTT: 13, Idle: &Pings{13, 13, 8}, UpGot: 3, DownGot: 4}},
 		Budget: 110, Batches: []int{1}, Rounds: []int{3}, LeftOut: []int{2},
 	}
 	got, err := json.Marshal(r)
@@ -60,8 +61,9 @@ func TestJSONNamesAreThoseOfTheDesign(t *testing.T) {
 	}
 	want := `{"machine":{"cpu":"x","cores":2,"features":["avx2"],"go":"go1.26.0","commit":"c0ffee","int8_peak_gops":1817,"read_gbps":59},` +
 		`"settings":{"scenario":"dispatch","experts":256,"topk":8,"hidden":3072,"ffn":1024,"quant":"Q4_K","seed":1,` +
-		`"weight_bytes":9,"kernel":"portable","threads":2,"workers":1,"rtt_ms":13,` +
-		`"rtt_got":{"median_ms":13.1,"p95_ms":13.4,"count":900},"budget_s":110,"batches":[1],"rounds":[3],"left_out":[2]},` +
+		`"weight_bytes":9,"kernel":"portable","threads":2,"workers":1,"worker":"cpu","rtt_ms":13,` +
+		`"rtt_got":{"median_ms":13.1,"p95_ms":13.4,"count":900},"jitter_ms":1,"up_bps":1000000,"down_bps":2000000,"stall":"1s/2s",` +
+		`"paths":[{"rtt_ms":13,"idle":{"median_ms":13,"p95_ms":13,"count":8},"up_got_bps":3,"down_got_bps":4}],"budget_s":110,"batches":[1],"rounds":[3],"left_out":[2]},` +
 		`"results":[` +
 		`{"scenario":"dispatch","batch":1,"pipelined":false,"tokens_per_s":200,"ms_per_dispatch":5,"x_vs_batch_1":1,"allocs_per_row":0},` +
 		`{"scenario":"dispatch","batch":1,"workers":1,"rtt_ms":0,"pipelined":false,"tokens_per_s":125,"ms_per_dispatch":8,` +
@@ -95,23 +97,26 @@ func TestTableIsAlignedAndNarrow(t *testing.T) {
 	var b strings.Builder
 	table := NewTable(&b)
 	r := madeReport(made(512, local, 6412), made(512, near, 6500), made(512, far, 6513))
-	wrong := r.Results[2]
+	piped := r.Results[2]
+	piped.Pipelined, piped.Flights, piped.Roofline, piped.Ms, piped.TokensPerS = new(true), 3, 0.9912, 6420, 79.75
+	wrong := piped
 	wrong.Batch, wrong.Ms, wrong.TokensPerS, wrong.XVsBatch1 = 4096, 1e7, 1e8, 123456
-	wrong.BytesOut, wrong.BytesBack, wrong.RTTOverhead = 4e6, 2e7, new(123456.7)
-	wrong.RTT, wrong.Identical = new(9999.125), new(false)
+	wrong.BytesOut, wrong.BytesBack, wrong.RTTOverhead = 4e6, 2e6, new(12345.7)
+	wrong.RTT, wrong.Identical, wrong.Flights, wrong.Roofline = new(9999.0), new(false), 64, 0.001
 	for _, err := range []error{
-		table.Head(), table.Row(r.Results[0]), table.Row(r.Results[1]), table.Row(r.Results[2]), table.Row(wrong),
+		table.Head(), table.Row(r.Results[0]), table.Row(r.Results[1]), table.Row(r.Results[2]), table.Row(piped), table.Row(wrong),
 	} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	want := `
-batch       path  ms/dispatch   tokens/s  x batch 1  RTT costs  out B/row  back B/row  identical
-  512      local         6412      79.85          -          -          -           -          -
-  512       0 ms         6500      78.77          -          -       1241        2794        yes
-  512      13 ms         6513      78.61          -      0.2 %       1241        2794        yes
- 4096  9999.125 ms     10000000  100000000     123456  123456.7 %    4000000    20000000         NO
+batch         path  ms/dispatch   tokens/s  x batch 1  RTT costs  B/row out     back  roofline  same
+  512        local         6412      79.85          -          -          -        -         -     -
+  512         0 ms         6500      78.77          -          -       1241     2794         -   yes
+  512        13 ms         6513      78.61          -      0.2 %       1241     2794         -   yes
+  512     13 ms x3         6420      79.75          -      0.2 %       1241     2794      99 %   yes
+ 4096  9999 ms x64     10000000  100000000     123456  12345.7 %    4000000  2000000     0.1 %    NO
 `
 	if got := "\n" + b.String(); got != want {
 		t.Errorf("got%swant%s", got, want)

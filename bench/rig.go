@@ -21,6 +21,8 @@ const formWait = time.Minute
 type way struct {
 	kind    kind
 	rtt     time.Duration
+	piped   bool // several dispatches are under way
+	flights int  // of them; set for each batch
 	x       moe.Experts
 	traffic *traffic // nil: no network
 	links   []*wan.Link
@@ -31,7 +33,9 @@ type way struct {
 type swarmConfig struct {
 	kind    kind
 	rtt     time.Duration
+	path    Path
 	workers int
+	place   engine.Placement // nil: by experts
 	model   worker.Model
 	wrap    func(moe.Experts) moe.Experts // of every worker's executor; nil: none
 }
@@ -41,15 +45,18 @@ type swarmConfig struct {
 func newSwarmWay(ctx context.Context, c swarmConfig) (*way, error) {
 	w := &way{kind: c.kind, rtt: c.rtt, traffic: &traffic{}}
 	for range c.workers {
-		l, err := wan.NewLink(wan.Profile{RTT: c.rtt})
+		l, err := wan.NewLink(c.path.profile(c.rtt))
 		if err != nil {
 			w.close()
 			return nil, err
 		}
 		w.links = append(w.links, l)
 	}
+	if c.place == nil {
+		c.place = engine.ByExpert(c.model.Layers, c.model.PerLayer)
+	}
 	lc := engine.LoopbackConfig{
-		Model: c.model, Workers: c.workers, Place: engine.ByExpert(1, c.model.PerLayer),
+		Model: c.model, Workers: c.workers, Place: c.place,
 		Dial: func(i int) func(context.Context, string, string) (net.Conn, error) {
 			return w.traffic.count(w.links[i].Dial)
 		},

@@ -63,7 +63,7 @@ func (s *schedule) again(batch, rounds int, last, now time.Duration) bool {
 		return rounds < s.repeat
 	case rounds >= roundsMax:
 		return false
-	case rounds < roundsFew && last < s.budget/200:
+	case rounds < roundsFew && last < s.budget/60:
 		return true // making the weights may have used up the share of the first batches
 	}
 	return now+last <= s.deadline(batch)

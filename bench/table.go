@@ -28,9 +28,12 @@ type column[R any] struct {
 // columns of the table of Dispatch. With two spaces between them they fit Columns.
 var columns = []column[Result]{
 	{"batch", 5, func(r *Result) string { return strconv.Itoa(r.Batch) }},
-	{"path", 9, func(r *Result) string {
-		if r.RTT == nil {
+	{"path", 11, func(r *Result) string {
+		switch {
+		case r.RTT == nil:
 			return "local"
+		case r.piped():
+			return wayName(*r.RTT, r.Flights)
 		}
 		return pathName(*r.RTT)
 	}},
@@ -43,9 +46,15 @@ var columns = []column[Result]{
 		}
 		return fmt.Sprintf("%.1f %%", *r.RTTOverhead)
 	}},
-	{"out B/row", 9, func(r *Result) string { return filled(r.BytesOut) }},
-	{"back B/row", 10, func(r *Result) string { return filled(r.BytesBack) }},
-	{"identical", 9, func(r *Result) string { return yes(r.Identical) }},
+	{"B/row out", 9, func(r *Result) string { return filled(r.BytesOut) }},
+	{"back", 7, func(r *Result) string { return filled(r.BytesBack) }},
+	{"roofline", 8, func(r *Result) string {
+		if r.Roofline == 0 {
+			return "-"
+		}
+		return percent(100 * r.Roofline)
+	}},
+	{"same", 4, func(r *Result) string { return yes(r.Identical) }},
 }
 
 // NewTable returns a table of the results of Dispatch that prints to w.
@@ -96,6 +105,9 @@ func yes(identical *bool) string {
 
 // pathName names a path by its round trip: 13 ms.
 func pathName(ms float64) string { return strconv.FormatFloat(ms, 'f', -1, 64) + " ms" }
+
+// wayName names a path with several dispatches under way: 13 ms x3.
+func wayName(ms float64, flights int) string { return fmt.Sprintf("%s x%d", pathName(ms), flights) }
 
 // digits writes a number in at least three digits, with at most three behind the point.
 func digits(v float64) string {

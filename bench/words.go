@@ -12,20 +12,48 @@ import (
 const enough = 0.9
 
 // Words says in three lines what the figures mean: what bounds a dispatch, what batch is enough, and what
-// the round trip costs. All of it is computed from the results; with none there are no words.
+// the round trip costs. All of it is computed from the results; with none there are no words. The bars that
+// are set for the run follow.
 func (r *Report) Words() []string {
 	if len(r.Results) == 0 {
 		return nil
 	}
-	return []string{r.bound(), r.enough(), r.cost()}
+	var lines []string
+	if r.Settings.Scenario == ExpertName {
+		lines = []string{r.boundHere(), r.enough()}
+	} else {
+		lines = []string{r.bound(), r.enough(), r.cost()}
+	}
+	if r.noisy() {
+		lines = append(lines, "Noisy machine: at some batches fewer than three rounds were kept, and nothing is judged there. Close what keeps this machine busy, and run it again.")
+	}
+	return append(lines, pathVerdicts(r.Bars)...)
+}
+
+// noisy reports whether somewhere too few rounds were kept.
+func (r *Report) noisy() bool {
+	return slices.ContainsFunc(r.Results, func(x Result) bool { return x.noisy })
 }
 
 // path is the way that the words are about.
 func (r *Report) path() kind {
-	if r.Settings.RTT > 0 {
+	switch {
+	case r.Settings.Scenario == ExpertName:
+		return local
+	case r.Settings.RTT > 0:
 		return far
 	}
 	return near
+}
+
+// boundHere says what bounds the experts alone, at the largest batch.
+func (r *Report) boundHere() string {
+	x := &r.Results[len(r.Results)-1]
+	if x.Bound == "" {
+		return "What bounds the experts is not known: the limits of this machine were not measured."
+	}
+	return fmt.Sprintf("%s%s is the bound at batch %d: %s of what this machine can do at best.",
+		strings.ToUpper(x.Bound[:1]), x.Bound[1:], x.Batch, percent(100*x.Roofline))
 }
 
 // bound says which part of a dispatch takes longest, at the largest batch.
@@ -58,18 +86,30 @@ func (r *Report) bound() string {
 	}
 	switch {
 	case compute >= path && compute >= trip:
-		return "Computing is the bound. " + text + "."
+		text = "Computing is the bound. " + text
+	case path >= trip && (r.Settings.Up > 0 || r.Settings.Down > 0):
+		text = "The path itself is the bound: its rate, framing, both TLS layers, relaying. " + text
 	case path >= trip:
-		return "The path itself is the bound: framing, both TLS layers, relaying. " + text + "."
+		text = "The path itself is the bound: framing, both TLS layers, relaying. " + text
+	default:
+		text = "The round trip is the bound. " + text
 	}
-	return "The round trip is the bound. " + text + "."
+	if x := r.at(n, *f.RTT, true); x != nil && x.Roofline > 0 {
+		text += fmt.Sprintf(". With %d under way an answer comes every %s ms, %s of what %s allow", x.Flights, digits(x.Ms),
+			percent(100*x.Roofline), x.Bound)
+		if x.Bound != boundWork {
+			text += "s"
+		}
+	}
+	return text + "."
 }
 
 // enough names the smallest batch that comes near the best rate.
 func (r *Report) enough() string {
 	var list []*Result
 	for i := range r.Results {
-		if x := &r.Results[i]; x.kind() == r.path() {
+		x := &r.Results[i]
+		if x == r.find(x.Batch, r.path()) {
 			list = append(list, x)
 		}
 	}
@@ -81,16 +121,24 @@ func (r *Report) enough() string {
 	x := list[i]
 	if i == len(list)-1 {
 		before := list[i-1]
-		return fmt.Sprintf("No batch measured is large enough: at %s batch %d gives %s tokens/s, %.2f x those of batch %d; try a larger --batch.",
-			pathName(*x.RTT), x.Batch, digits(x.TokensPerS), x.TokensPerS/before.TokensPerS, before.Batch)
+		return fmt.Sprintf("No batch measured is large enough: %s batch %d gives %s tokens/s, %.2f x those of batch %d; try a larger --batch.",
+			x.place(), x.Batch, digits(x.TokensPerS), x.TokensPerS/before.TokensPerS, before.Batch)
 	}
 	if x == best {
-		return fmt.Sprintf("Batch %d is enough: at %s it gives %s tokens/s, the most that was measured.",
-			x.Batch, pathName(*x.RTT), digits(x.TokensPerS))
+		return fmt.Sprintf("Batch %d is enough: %s it gives %s tokens/s, the most that was measured.",
+			x.Batch, x.place(), digits(x.TokensPerS))
 	}
-	return fmt.Sprintf("Batch %d is enough: at %s it gives %s tokens/s, %s of the best, which is %s at batch %d.",
-		x.Batch, pathName(*x.RTT), digits(x.TokensPerS), percent(100*x.TokensPerS/best.TokensPerS),
+	return fmt.Sprintf("Batch %d is enough: %s it gives %s tokens/s, %s of the best, which is %s at batch %d.",
+		x.Batch, x.place(), digits(x.TokensPerS), percent(100*x.TokensPerS/best.TokensPerS),
 		digits(best.TokensPerS), best.Batch)
+}
+
+// place says where a result was measured.
+func (r *Result) place() string {
+	if r.RTT == nil {
+		return "here"
+	}
+	return "at " + pathName(*r.RTT)
 }
 
 func compare(a, b float64) int {
@@ -111,6 +159,19 @@ func (r *Report) cost() string {
 	text := fmt.Sprintf("A round trip of %s costs %s", pathName(r.Settings.RTT), r.costAt(r.Results[0].Batch))
 	if last := r.Results[len(r.Results)-1].Batch; last != r.Results[0].Batch {
 		text += " and " + r.costAt(last)
+	}
+	for i := range r.Results {
+		x := &r.Results[i]
+		if x.kind() != far || x.RTTOverhead == nil || !x.piped() && *x.RTT == r.Settings.RTT {
+			continue
+		}
+		text += fmt.Sprintf("; %s at batch %d", percent(max(0, *x.RTTOverhead)), x.Batch)
+		if *x.RTT != r.Settings.RTT {
+			text += fmt.Sprintf(" and %s", pathName(*x.RTT))
+		}
+		if x.piped() {
+			text += fmt.Sprintf(" with %d under way", x.Flights)
+		}
 	}
 	got := r.Settings.Got
 	if got == nil {
@@ -167,10 +228,30 @@ func (r *Report) Remarks() []string {
 	if len(s.Rounds) == 0 {
 		return nil
 	}
-	lines := []string{fmt.Sprintf("Medians of %s a batch; local, 0 ms and %s took turns.", rounds(s.Rounds), pathName(s.RTT))}
-	if s.RTT == 0 {
-		lines[0] = fmt.Sprintf("Medians of %s a batch; local and 0 ms took turns.", rounds(s.Rounds))
+	turns := []string{"local", "0 ms"}
+	for _, p := range s.Paths {
+		if p.RTT > 0 {
+			turns = append(turns, pathName(p.RTT))
+		}
 	}
+	if len(s.Paths) == 0 && s.RTT > 0 {
+		turns = append(turns, pathName(s.RTT))
+	}
+	text := fmt.Sprintf("Medians of %s a batch", rounds(s.Rounds))
+	if s.Scenario != ExpertName {
+		last := len(turns) - 1
+		text += fmt.Sprintf("; %s and %s took turns", strings.Join(turns[:last], ", "), turns[last])
+	}
+	tried, dropped := 0, 0
+	for i := range r.Results {
+		if x := &r.Results[i]; x.kind() == local {
+			tried, dropped = tried+x.Pairs, dropped+x.Dropped
+		}
+	}
+	if tried > 0 {
+		text += fmt.Sprintf("; %d of %d rounds dropped, because the machine changed by more than 5 %% meanwhile", dropped, tried)
+	}
+	lines := append([]string{text + "."}, s.delivered()...)
 	if len(s.LeftOut) > 0 {
 		var list []string
 		for _, n := range s.LeftOut {
@@ -184,6 +265,29 @@ func (r *Report) Remarks() []string {
 			digits(peak/(1+r.drift/2)), digits(peak*(1+r.drift)/(1+r.drift/2))))
 	}
 	return lines
+}
+
+// delivered says what the emulation delivered before anything else used it.
+func (s *Settings) delivered() []string {
+	var parts []string
+	for i := range s.Paths {
+		p := &s.Paths[i]
+		if p.Idle == nil {
+			continue
+		}
+		text := fmt.Sprintf("for %s it gave %s ms", pathName(p.RTT), digits(p.Idle.Median))
+		if p.UpGot > 0 {
+			text += fmt.Sprintf(", for %v up %s Mbit/s", Rate(s.Up), digits(p.UpGot/1e6))
+		}
+		if p.DownGot > 0 {
+			text += fmt.Sprintf(", for %v down %s Mbit/s", Rate(s.Down), digits(p.DownGot/1e6))
+		}
+		parts = append(parts, text)
+	}
+	if len(parts) == 0 {
+		return nil
+	}
+	return []string{"The emulation, with nothing else on the way: " + strings.Join(parts, "; ") + "."}
 }
 
 func rounds(list []int) string {

@@ -103,7 +103,7 @@ func TestTableHasARowForEveryBatchAndWay(t *testing.T) {
 		t.Fatalf("exit status %d, standard error %q", o.status, o.stderr)
 	}
 	wantNarrow(t, o.stdout)
-	head, table, ok := strings.Cut(o.stdout, "identical\n")
+	head, table, ok := strings.Cut(o.stdout, "same\n")
 	if !ok || !strings.Contains(head, "4 experts, top-2, hidden 256, FFN 256, Q4_K") || !strings.Contains(head, "commit ") {
 		t.Fatalf("printed %q", o.stdout)
 	}
@@ -113,7 +113,7 @@ func TestTableHasARowForEveryBatchAndWay(t *testing.T) {
 		f := strings.Fields(line)
 		got = append(got, f[0]+" "+f[1]+" "+f[len(f)-1])
 	}
-	want := []string{"1 local -", "1 0 yes", "1 1 yes", "2 local -", "2 0 yes", "2 1 yes", "3 local -", "3 0 yes", "3 1 yes"}
+	want := []string{"1 local -", "1 0 yes", "1 1 yes", "2 local -", "2 0 yes", "2 1 yes", "3 local -", "3 0 yes", "3 0 yes", "3 1 yes", "3 1 yes"}
 	if !slices.Equal(got, want) {
 		t.Errorf("rows %q, want %q", got, want)
 	}
@@ -141,7 +141,7 @@ func TestJSONIsOneObject(t *testing.T) {
 	if err := d.Decode(&r); err != nil || d.More() {
 		t.Fatalf("%v, more: %v\n%s", err, d.More(), o.stdout)
 	}
-	if len(r.Results) != 6 || r.Settings.Workers != 2 || r.Settings.Seed != 1 || !slices.Equal(r.Settings.Batches, []int{1, 2, 3}) {
+	if len(r.Results) != 7 || r.Settings.Workers != 2 || r.Settings.Seed != 1 || !slices.Equal(r.Settings.Batches, []int{1, 2, 3}) {
 		t.Errorf("%+v", r)
 	}
 }
@@ -175,7 +175,13 @@ func TestUsageErrorsAreOneLineThatSaysWhatToDo(t *testing.T) {
 		{"words for sequences", nil, []string{"model", "--sequences=1,x"}, `--sequences: want a whole number, got "x"`},
 		{"model like no other", nil, []string{"model", "--like=gpt"}, "--like"},
 		{"round trip of the wire", nil, []string{"wire", "--rtt=1ms"}, "--rtt is not for wire"},
-		{"bars of dispatch", nil, []string{"--judge"}, "--judge is not for dispatch"},
+		{"round trip of expert", nil, []string{"expert", "--rtt=1ms"}, "--rtt is not for expert, which has no network"},
+		{"preset of nothing", nil, []string{"--preset=gpt"}, `--preset "gpt", want one of qwen3.5-122b`},
+		{"word for a rate", nil, []string{"--up=fast"}, `want bits a second such as 100M or 1G, got "fast"`},
+		{"worker of another kind", nil, []string{"--worker=fpga"}, `want cpu, stub:gpu, or a time a batch`},
+		{"stub without a row", nil, []string{"--worker=stub:1ms"}, `such as stub:1.45ms+16us`},
+		{"stall without a pause", nil, []string{"--stall=1s"}, "such as 1s/30s"},
+		{"quant of nothing", nil, []string{"--quant=Q9"}, "want one of F32, F16"},
 		{"kernels of no batch", nil, []string{"kernels", "--batch=0"}, "--batch 0, want 1 to 4096"},
 		{"word for a switch", nil, []string{"--json=maybe"}, "--json: want true or false"},
 		{"line end", nil, []string{"a\nb"}, "is no scenario"},
@@ -450,11 +456,11 @@ func TestFullDiskIsAFailure(t *testing.T) {
 
 func TestOtherBitsFailTheRun(t *testing.T) {
 	results := []bench.Result{{Batch: 1}, {Batch: 1, Identical: new(true)}, {Batch: 2, Identical: new(true)}}
-	if err := verdict(&bench.Report{Results: results}); err != nil {
+	if err := verdict(&bench.Report{Results: results}, true); err != nil {
 		t.Error(err)
 	}
 	results[2].Identical = new(false)
-	if err := verdict(&bench.Report{Results: results}); err == nil || !strings.Contains(err.Error(), "first at batch 2") {
+	if err := verdict(&bench.Report{Results: results}, true); err == nil || !strings.Contains(err.Error(), "first at batch 2") {
 		t.Errorf("verdict %v", err)
 	}
 }

@@ -102,7 +102,7 @@ func (a *app) run(ctx context.Context, args []string) error {
 	switch c.Scenario {
 	case "list":
 		return a.list(c.JSON)
-	case bench.DispatchName:
+	case bench.DispatchName, bench.ExpertName:
 		return a.dispatch(ctx, c)
 	case bench.KernelsName:
 		return a.kernels(ctx, c)
@@ -165,12 +165,15 @@ func settings(err error) error {
 
 // dispatch runs the scenario of that name.
 func (a *app) dispatch(ctx context.Context, c *cli) error {
-	d := c.dispatch()
+	d, err := c.dispatch(c.Scenario == bench.ExpertName)
+	if err != nil {
+		return err
+	}
 	if err := d.Check(); err != nil {
 		return settings(err)
 	}
 	var report *bench.Report
-	err := a.measure(ctx, c.JSON, func(ctx context.Context, v *view) (measured, error) {
+	err = a.measure(ctx, c.JSON, func(ctx context.Context, v *view) (measured, error) {
 		t := bench.NewTable(v.w)
 		var err error
 		report, err = d.Run(ctx, bench.Observer{
@@ -183,25 +186,32 @@ func (a *app) dispatch(ctx context.Context, c *cli) error {
 	if err != nil {
 		return err
 	}
-	return verdict(report)
+	return verdict(report, c.Judge)
 }
 
-// verdict fails a run whose workers gave other bits than this machine.
-func verdict(r *bench.Report) error {
+// verdict fails a run whose workers gave other bits than this machine, and where it is asked for one with
+// missed bars.
+func verdict(r *bench.Report, judge bool) error {
 	if bad := r.Different(); len(bad) > 0 {
 		return fmt.Errorf("workers' answers differ from those computed here, first at batch %d; run kvasir doctor", bad[0])
+	}
+	if bad := r.Missed(); judge && len(bad) > 0 {
+		return fmt.Errorf("missed: %s", strings.Join(bad, "; "))
 	}
 	return nil
 }
 
 // kernels runs the scenario of that name.
 func (a *app) kernels(ctx context.Context, c *cli) error {
-	k := c.kernels()
+	k, err := c.kernels()
+	if err != nil {
+		return err
+	}
 	if err := k.Check(); err != nil {
 		return settings(err)
 	}
 	var report *bench.KernelsReport
-	err := a.measure(ctx, c.JSON, func(ctx context.Context, v *view) (measured, error) {
+	err = a.measure(ctx, c.JSON, func(ctx context.Context, v *view) (measured, error) {
 		t := bench.NewKernelsTable(v.w)
 		var err error
 		report, err = k.Run(ctx, bench.KernelsObserver{
@@ -230,12 +240,15 @@ func kernelsVerdict(r *bench.KernelsReport, judge bool) error {
 
 // model runs the scenario of that name.
 func (a *app) model(ctx context.Context, c *cli) error {
-	m := c.model()
+	m, err := c.model()
+	if err != nil {
+		return err
+	}
 	if err := m.Check(); err != nil {
 		return settings(err)
 	}
 	var report *bench.ModelReport
-	err := a.measure(ctx, c.JSON, func(ctx context.Context, v *view) (measured, error) {
+	err = a.measure(ctx, c.JSON, func(ctx context.Context, v *view) (measured, error) {
 		t := bench.NewModelTable(v.w)
 		var err error
 		report, err = m.Run(ctx, bench.ModelObserver{

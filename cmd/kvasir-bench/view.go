@@ -41,14 +41,30 @@ func (v *view) begin(lines []string, quick bool, head func() error) {
 // dispatchHead says what is measured.
 func dispatchHead(name string, r *bench.Report) []string {
 	s := &r.Settings
-	swarm := fmt.Sprintf("%d worker behind gateway and hub, all on this machine; one dispatch at a time", s.Workers)
+	if s.Weights > 0 {
+		name = fmt.Sprintf("%s; %.2f GB of random weights", name, float64(s.Weights)/1e9)
+	}
+	lines := []string{name, machineLine(&r.Machine, s.Kernel)}
+	if s.Workers == 0 {
+		return lines
+	}
+	swarm := fmt.Sprintf("%d worker behind gateway and hub, all on this machine", s.Workers)
 	if s.Workers > 1 {
 		swarm = strings.Replace(swarm, "worker", "workers", 1)
 	}
-	return []string{
-		fmt.Sprintf("%s; %.2f GB of random weights", name, float64(s.Weights)/1e9),
-		machineLine(&r.Machine, s.Kernel), swarm,
+	if s.Up > 0 {
+		swarm += fmt.Sprintf("; %vbit/s from each worker", bench.Rate(s.Up))
 	}
+	if s.Down > 0 {
+		swarm += fmt.Sprintf("; %vbit/s to each", bench.Rate(s.Down))
+	}
+	if s.Jitter > 0 {
+		swarm += fmt.Sprintf("; jitter of %v ms", s.Jitter)
+	}
+	if s.Stall != "" {
+		swarm += "; stalls of " + s.Stall
+	}
+	return append(lines, swarm)
 }
 
 // kernelsHead says what is measured.
