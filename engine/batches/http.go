@@ -77,13 +77,7 @@ func (b *body) Read(p []byte) (int, error) {
 }
 
 // ServeHTTP is http.Handler's.
-func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if _, pattern := h.mux.Handler(r); pattern == "" {
-		serve.Refuse(w, http.StatusNotFound, "", r.Method+" "+r.URL.Path+" is not answered here")
-		return
-	}
-	h.mux.ServeHTTP(w, r)
-}
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { serve.Route(h.mux, w, r) }
 
 // fail answers with an error. One that is not of this package's kinds is the server's fault.
 func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {

@@ -123,7 +123,10 @@ func TestBadRequestsAboutBatchesAreNamed(t *testing.T) {
 		{"cancel", "POST", "/v1/batches/nothing/cancel", "", "", 404, "not found"},
 		{"content", "GET", "/v1/files/nothing/content", "", "", 404, "not found"},
 		{"limit", "GET", "/v1/batches?limit=0", "", "", 400, `"param":"limit"`},
-		{"method", "PUT", "/v1/files", "", "", 404, "not answered here"},
+		{"method", "PUT", "/v1/files", "", "", 405, "not answered here"},
+		{"method of one", "POST", "/v1/batches/nothing", "", "", 405, "not answered here"},
+		{"path", "GET", "/v1/batches/a/b/c", "", "", 404, "not answered here"},
+		{"path out of the folder", "GET", "/v1/files/..%2f..%2fetc%2fpasswd/content", "", "", 404, "not found"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := httptest.NewRequest(c.method, c.path, strings.NewReader(c.body))
@@ -132,6 +135,9 @@ func TestBadRequestsAboutBatchesAreNamed(t *testing.T) {
 			h.ServeHTTP(w, r)
 			if w.Code != c.status || !strings.Contains(w.Body.String(), c.want) || !strings.Contains(w.Body.String(), `"error"`) {
 				t.Errorf("status %d, %s; want %d and %s", w.Code, w.Body, c.status, c.want)
+			}
+			if (w.Code == http.StatusMethodNotAllowed) != (w.Header().Get("Allow") != "") {
+				t.Errorf("status %d, Allow %q", w.Code, w.Header().Get("Allow"))
 			}
 		})
 	}

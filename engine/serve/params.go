@@ -203,7 +203,7 @@ func (h *Handler) param(a *asked, own map[string]param, name string, raw json.Ra
 	case err == nil:
 		return nil
 	case errors.As(err, &cannot):
-		return unsupported(name, "%s: %s", name, cannot.why)
+		return unsupported(name, "%s: %v", name, err)
 	}
 	return invalid(http.StatusBadRequest, name, "%s: %v", name, err)
 }

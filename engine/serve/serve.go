@@ -24,6 +24,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"kvasir/engine/chat"
@@ -179,21 +180,29 @@ func (h *Handler) Handle(prefix string, other http.Handler) {
 }
 
 // ServeHTTP is http.Handler's.
-func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if _, pattern := h.mux.Handler(r); pattern == "" {
-		status := http.StatusNotFound
-		for _, method := range []string{http.MethodGet, http.MethodPost} {
-			other := r.Clone(r.Context())
-			other.Method = method
-			if _, pattern := h.mux.Handler(other); pattern != "" {
-				w.Header().Set("Allow", method)
-				status = http.StatusMethodNotAllowed
-			}
-		}
-		refuse(w, invalid(status, "", "%s %s is not answered here", r.Method, r.URL.Path))
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { Route(h.mux, w, r) }
+
+// Route has mux answer a request, or refuses it as OpenAI does: with 405 and what is allowed where the path is
+// answered to other methods, else with 404.
+func Route(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
+	if _, pattern := mux.Handler(r); pattern != "" {
+		mux.ServeHTTP(w, r)
 		return
 	}
-	h.mux.ServeHTTP(w, r)
+	var allowed []string
+	for _, method := range []string{http.MethodDelete, http.MethodGet, http.MethodPost} {
+		other := r.Clone(r.Context())
+		other.Method = method
+		if _, pattern := mux.Handler(other); pattern != "" {
+			allowed = append(allowed, method)
+		}
+	}
+	status := http.StatusNotFound
+	if len(allowed) > 0 {
+		status = http.StatusMethodNotAllowed
+		w.Header().Set("Allow", strings.Join(allowed, ", "))
+	}
+	refuse(w, invalid(status, "", "%s %s is not answered here", r.Method, r.URL.Path))
 }
 
 type modelObject struct {
