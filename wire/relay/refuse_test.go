@@ -94,7 +94,7 @@ func TestWrongPlacesAreNamed(t *testing.T) {
 	// Another hub than that of the token, and a gateway of another swarm.
 	w = r.worker(other.hubAt)
 	_, err = DialWorker(within(t), w)
-	oneLine(t, err, ErrUntrusted, "nor does the swarm")
+	oneLine(t, err, ErrUntrusted, "shows the certificate of hub "+other.hub.ID(), "hub "+r.hub.ID()+" was asked for", "compare")
 	w.Dialer.TLS = &tls.Config{InsecureSkipVerify: true}
 	_, err = DialWorker(within(t), w)
 	oneLine(t, err, err, "this is hub "+other.hub.ID())

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"kvasir/wire/seal"
@@ -32,7 +33,7 @@ func trust(root seal.PublicKey, hub, name string, now func() time.Time) *tls.Con
 				return nil
 			}
 			if name == "" {
-				return fmt.Errorf("%w: %w", ErrUntrusted, err)
+				return untrusted(leaf, hub, "the far side", nil, err)
 			}
 			o := x509.VerifyOptions{DNSName: name, CurrentTime: now(), Intermediates: x509.NewCertPool()}
 			for _, c := range s.PeerCertificates[1:] {
@@ -46,8 +47,38 @@ func trust(root seal.PublicKey, hub, name string, now func() time.Time) *tls.Con
 			case errors.As(public, &invalid) && invalid.Reason == x509.Expired:
 				return public
 			}
-			return fmt.Errorf("%w: %s: no authority of this system vouches for it (%w), nor does the swarm (%w)",
-				ErrUntrusted, name, public, err)
+			return untrusted(leaf, hub, name, public, err)
 		},
 	}
+}
+
+// untrusted says whose certificate was shown where that of a hub, or of a name, was wanted, and what to do.
+// public is why no authority vouches for it, own why the swarm does not.
+func untrusted(leaf *x509.Certificate, hub, name string, public, own error) error {
+	var other x509.HostnameError
+	key, swarms := seal.OuterKey(leaf)
+	switch {
+	case swarms && hub != "" && errors.Is(own, seal.ErrWrongKey):
+		return fmt.Errorf("%w: %s shows the certificate of hub %s, and hub %s was asked for; compare the address and the id "+
+			"with what that hub prints, or, if it is a gateway, have its key granted with kvasir token grant (%w)",
+			ErrUntrusted, name, seal.HubID(key), hub, own)
+	case swarms:
+		return fmt.Errorf("%w: %s shows that of key %s, which is not of this swarm (%w); compare the address with what "+
+			"you were given", ErrUntrusted, name, key.Short(), own)
+	case errors.As(public, &other) && len(leaf.DNSNames) > 0:
+		return fmt.Errorf("%w: %s was dialled, and the certificate is for %s; dial it by one of these names, or give it a "+
+			"certificate for %[2]s", ErrUntrusted, name, nameList(leaf.DNSNames))
+	}
+	return fmt.Errorf("%w: %s: no authority of this system vouches for it (%w), nor does the swarm (%w)",
+		ErrUntrusted, name, public, own)
+}
+
+// nameList lists some names of a certificate.
+func nameList(names []string) string {
+	const most = 3
+	list := strings.Join(names[:min(len(names), most)], ", ")
+	if n := len(names) - most; n > 0 {
+		list += fmt.Sprintf(" and %d others", n)
+	}
+	return clip(list, 200)
 }

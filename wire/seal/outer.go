@@ -37,6 +37,15 @@ func OuterCertificate(k Key, g Grant) (tls.Certificate, error) {
 	return selfSigned(k, &url.URL{Scheme: "kvasir", Opaque: grantPath + g.String()})
 }
 
+// OuterKey returns the key of a certificate as OuterCertificate makes them; ok is false for others.
+func OuterKey(cert *x509.Certificate) (k PublicKey, ok bool) {
+	public, is := cert.PublicKey.(ed25519.PublicKey)
+	if !is || len(public) != ed25519.PublicKeySize || cert.Subject.CommonName != commonName {
+		return k, false
+	}
+	return PublicKey(public), true
+}
+
 // CheckOuter returns nil when cert is that of the hub of id hub, or carries a grant by root that makes
 // its key a hub's or a gateway's. hub may be empty. TLS has the far side prove that it owns the key.
 func CheckOuter(cert *x509.Certificate, root PublicKey, hub string, now time.Time) error {

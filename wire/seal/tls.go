@@ -141,11 +141,14 @@ func verify(s tls.ConnectionState, peer string, want PublicKey) error {
 	return nil
 }
 
+// commonName is the subject of the certificates that are made here.
+const commonName = "kvasir"
+
 // selfSigned wraps a key in a certificate. Its dates span what can be written.
 func selfSigned(k Key, uris ...*url.URL) (tls.Certificate, error) {
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1),
-		Subject:      pkix.Name{CommonName: "kvasir"},
+		Subject:      pkix.Name{CommonName: commonName},
 		NotBefore:    time.Unix(0, 0),
 		NotAfter:     time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC),
 		KeyUsage:     x509.KeyUsageDigitalSignature,
