@@ -27,8 +27,8 @@ import (
 
 // SliceSource is a model's experts, for workers that hold what they are assigned. *slices.Source is one.
 type SliceSource interface {
-	// Slice names experts of a layer, with their hash.
-	Slice(layer, lo, hi int) (wire.Slice, error)
+	// Slice names experts of a layer, with their hash, which it may have to make first.
+	Slice(ctx context.Context, layer, lo, hi int) (wire.Slice, error)
 	// Read is a link.SliceReader.
 	Read(ctx context.Context, h wire.Hash, off uint64, dst []byte) (int, uint64, error)
 	// ExpertBytes is how much memory an expert of a layer takes.
@@ -60,7 +60,7 @@ type move struct {
 }
 
 // newShare says what a worker begins with. It reads the hashes of what the worker says it has cached.
-func (s *Swarm) newShare(h *wire.Hello) (share, error) {
+func (s *Swarm) newShare(ctx context.Context, h *wire.Hello) (share, error) {
 	none := newMask(s.c.Model.Layers, s.c.Model.PerLayer)
 	a := share{memory: h.Memory, rate: h.Rate, want: none, held: none, serves: none, refused: none}
 	if h.Memory == 0 && h.Features&wire.FeatureFetch == 0 {
@@ -77,7 +77,7 @@ func (s *Swarm) newShare(h *wire.Hello) (share, error) {
 		if c.Layer >= s.c.Model.Layers || c.Hi > s.c.Model.PerLayer {
 			continue // of another model
 		}
-		if mine, err := s.c.Slices.Slice(c.Layer, c.Lo, c.Hi); err == nil && mine.Hash == c.Hash {
+		if mine, err := s.c.Slices.Slice(ctx, c.Layer, c.Lo, c.Hi); err == nil && mine.Hash == c.Hash {
 			a.cached = append(a.cached, place.Range{Layer: c.Layer, Lo: c.Lo, Hi: c.Hi})
 		}
 	}
@@ -343,7 +343,7 @@ func (s *Swarm) assign(ctx context.Context, w *attached, next mask, drops bool) 
 	}
 	var list []wire.Slice
 	for _, r := range next.ranges() {
-		c, err := s.c.Slices.Slice(r.Layer, r.Lo, r.Hi)
+		c, err := s.c.Slices.Slice(ctx, r.Layer, r.Lo, r.Hi)
 		if err != nil {
 			return err
 		}

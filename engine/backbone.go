@@ -99,7 +99,11 @@ func (o *BackboneOptions) identity() (c SwarmConfig, root seal.Key, err error) {
 		},
 		Holds: func(id, what string) { o.Log.Info("worker is ready", "worker", id, "holds", what) },
 		Left: func(w WorkerStats, err error) {
-			o.Log.Info("worker left; others, or this machine, compute its experts", "worker", w.ID, "picks", w.Picks, "why", err)
+			why := "in order"
+			if err != nil {
+				why = err.Error()
+			}
+			o.Log.Info("worker left; others, or this machine, compute its experts", "worker", w.ID, "picks", w.Picks, "why", why)
 		},
 	}
 	for _, h := range o.Hubs {

@@ -65,3 +65,26 @@ func TestReceiptsAreBelievedOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestOnlyTheSessionThatGoesOnHasUnsignedWork ends a session with work for which no receipt has come.
+func TestOnlyTheSessionThatGoesOnHasUnsignedWork(t *testing.T) {
+	var c credit
+	want := func(session string, output, want int64) {
+		t.Helper()
+		if got := c.unsaid(session, output); got != want {
+			t.Errorf("session %s with %d bytes in all: %d without a receipt, want %d", session, output, got, want)
+		}
+	}
+	c.begin("one", 0)
+	want("one", 500, 500)
+	c.output = 300 // signed
+	want("one", 500, 200)
+	want("two", 500, 0) // it begins
+	c.begin("two", 500)
+	want("two", 500, 0)
+	want("two", 800, 300)
+	c.output = 550
+	want("two", 800, 50)
+	c.output = 600
+	want("two", 800, 0)
+}

@@ -208,7 +208,7 @@ func (s *Swarm) attach(ctx context.Context, a *relay.Accepted) (came bool, err e
 	if err != nil {
 		return false, err
 	}
-	share, err := s.newShare(session.Peer())
+	share, err := s.newShare(ctx, session.Peer())
 	if err != nil {
 		sendAway(ctx, session, err)
 		return false, err

@@ -117,8 +117,8 @@ type badSource struct {
 	spoil func(off uint64, b []byte)
 }
 
-func (b badSource) Slice(layer, lo, hi int) (wire.Slice, error) {
-	s, err := b.SliceSource.Slice(layer, lo, hi)
+func (b badSource) Slice(ctx context.Context, layer, lo, hi int) (wire.Slice, error) {
+	s, err := b.SliceSource.Slice(ctx, layer, lo, hi)
 	if b.slice != nil {
 		s = b.slice(s)
 	}
@@ -209,6 +209,9 @@ func TestFullDiskIsSaid(t *testing.T) {
 	c := fetching(t, e, 1, func(int) int64 { return 2 * all })
 	c.Local = e.Experts()
 	c.Shelf = func(int) (worker.Shelf, error) { return fullShelf{}, nil }
+	c.Worker = func(_ int, w *worker.Config) {
+		w.Working = func(string) { t.Error("the worker says that it works, and holds nothing") }
+	}
 	l, err := engine.NewLoopback(ctx, c)
 	if err != nil {
 		t.Fatal(err)

@@ -77,6 +77,7 @@ func (n *WorkerNode) start(ctx context.Context, o WorkerOptions) error {
 	c := worker.Config{
 		Join: o.Join, Memory: o.Memory, Agent: o.Agent, Log: o.Log, Dialer: relay.Dialer{Now: o.Now},
 		Waiting: o.Waiting, Working: o.Working, Holding: o.Holding, Lost: o.Lost,
+		Paired: func(session string) { n.credit.begin(session, n.worker.Status().Output) },
 	}
 	if c.Key, err = o.Home.Key(seal.Worker); err != nil {
 		return err
@@ -189,7 +190,7 @@ func (n *WorkerNode) Close() {
 type WorkerStatus struct {
 	worker.Status
 	Pending ledger.NKVR // signed by backbones since the start, and not settled
-	Unsaid  int64       // bytes of output for which no receipt has come
+	Unsaid  int64       // bytes of output of this session for which no receipt has come
 }
 
 // Status returns what the worker is about. It is safe for concurrent use.
@@ -198,7 +199,9 @@ func (n *WorkerNode) Status() WorkerStatus {
 	n.credit.mu.Lock()
 	defer n.credit.mu.Unlock()
 	s.Pending = n.credit.pending
-	s.Unsaid = max(0, s.Output-n.credit.output)
+	if s.Session != "" {
+		s.Unsaid = n.credit.unsaid(s.Session, s.Output)
+	}
 	return s
 }
 
@@ -212,6 +215,25 @@ type credit struct {
 	sequence int64 // of the last report of session
 	output   int64
 	pending  ledger.NKVR
+
+	at   string // the session that goes on
+	from int64  // output when it began, less what was signed by then
+}
+
+// begin says that a session begins after so much output. What of that was not signed, nobody will sign to
+// this worker any more: the hub has the backbone's last report, or there is none.
+func (c *credit) begin(session string, output int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at, c.from = session, output-c.output
+}
+
+// unsaid is how much of the output of a session, which goes on, has no receipt. mu is held.
+func (c *credit) unsaid(session string, output int64) int64 {
+	if session != c.at {
+		return 0 // it begins
+	}
+	return max(0, output-c.from-c.output)
 }
 
 // take is worker.Config.Receipt.

@@ -294,7 +294,7 @@ func readNumber(into *float64, unit float64) setter {
 	return func(value any) error {
 		x, ok := asFloat(value)
 		if !ok || !(x > 0) || x > 1e15 {
-			return errors.New("a number above 0")
+			return errors.New("a number above 0, up to 1e15")
 		}
 		*into = x * unit
 		return nil

@@ -91,9 +91,32 @@ func TestSourceReadsTheBundleAtAnyOffset(t *testing.T) {
 		t.Errorf("a slice that was not offered: %v", err)
 	}
 	for _, r := range [][3]int{{1, 0, 1}, {-1, 0, 1}, {0, 0, 6}, {0, 2, 2}, {0, -1, 2}} {
-		if _, err := s.Slice(r[0], r[1], r[2]); !errors.Is(err, moe.ErrNotHeld) {
+		if _, err := s.Slice(t.Context(), r[0], r[1], r[2]); !errors.Is(err, moe.ErrNotHeld) {
 			t.Errorf("slice %v: %v", r, err)
 		}
+	}
+}
+
+// Hashing ends with whoever asked for it, also while it waits for another's, and the next one begins anew.
+func TestSourceEndsWithItsContext(t *testing.T) {
+	s := source(t, open(t, write(t, smallKind)), 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	s.layers[0].turn <- struct{}{} // another hashes
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.Slice(ctx, 0, 0, 4)
+		done <- err
+	}()
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("while another hashes: %v", err)
+	}
+	<-s.layers[0].turn
+	if _, err := s.Slice(ctx, 0, 0, 4); !errors.Is(err, context.Canceled) || s.layers[0].hashes != nil {
+		t.Errorf("hashed after the end: %v", err)
+	}
+	if x := offered(t, s, 0, 0, 4); x.Hash.IsZero() {
+		t.Error("no hash")
 	}
 }
 
@@ -103,7 +126,7 @@ func TestSourceIsConcurrent(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
-			x, err := s.Slice(i%2, 0, 4)
+			x, err := s.Slice(t.Context(), i%2, 0, 4)
 			if err != nil {
 				t.Error(err)
 				return

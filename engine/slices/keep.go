@@ -58,9 +58,9 @@ func (s *Source) KeepIn(dir string) error {
 			continue
 		}
 		l := s.layers[layer]
-		l.mu.Lock()
+		l.turn <- struct{}{}
 		l.hashes = list
-		l.mu.Unlock()
+		<-l.turn
 	}
 	return nil
 }

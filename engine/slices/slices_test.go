@@ -106,7 +106,7 @@ func source(t testing.TB, f *gguf.File, layers int) *Source {
 
 func offered(t testing.TB, s *Source, layer, lo, hi int) wire.Slice {
 	t.Helper()
-	x, err := s.Slice(layer, lo, hi)
+	x, err := s.Slice(t.Context(), layer, lo, hi)
 	if err != nil {
 		t.Fatal(err)
 	}

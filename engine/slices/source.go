@@ -38,8 +38,8 @@ type sourceLayer struct {
 	slice *experts.Slice
 	shape experts.Shape
 
-	mu     sync.Mutex     // held while hashes are made
-	hashes []experts.Hash // nil until they are asked for; under mu, and not changed once it is set
+	turn   chan struct{}  // holds a token while hashes are made, or looked at
+	hashes []experts.Hash // nil until they are asked for; under turn, and not changed once it is set
 }
 
 // NewSource returns a source for the first layers layers of f.
@@ -60,7 +60,7 @@ func NewSource(f *gguf.File, layers int) (*Source, error) {
 		if err := shape.Check(); err != nil {
 			return nil, fmt.Errorf("layer %d: %w", l.Layer, err)
 		}
-		s.layers[l.Layer] = &sourceLayer{slice: l, shape: shape}
+		s.layers[l.Layer] = &sourceLayer{slice: l, shape: shape, turn: make(chan struct{}, 1)}
 	}
 	return s, nil
 }
@@ -85,8 +85,8 @@ func (s *Source) ExpertBytes(layer int) int64 {
 
 // Slice returns experts lo to hi-1 of a layer with their hash, which may be read from then on. The first
 // time that a layer is asked for its experts are hashed, by all threads, which takes about a second a
-// GB; KeepIn spares that after a restart.
-func (s *Source) Slice(layer, lo, hi int) (wire.Slice, error) {
+// GB; KeepIn spares that after a restart. It returns soon after ctx has ended.
+func (s *Source) Slice(ctx context.Context, layer, lo, hi int) (wire.Slice, error) {
 	l, err := s.layer(layer)
 	if err != nil {
 		return wire.Slice{}, err
@@ -95,7 +95,10 @@ func (s *Source) Slice(layer, lo, hi int) (wire.Slice, error) {
 		return wire.Slice{}, fmt.Errorf("%w: experts from %d to before %d of layer %d, which has %d",
 			moe.ErrNotHeld, lo, hi, layer, l.slice.Experts)
 	}
-	hashes, made := l.hash(s.file)
+	hashes, made, err := l.hash(ctx, s.file)
+	if err != nil {
+		return wire.Slice{}, fmt.Errorf("hash the experts of layer %d: %w", layer, err)
+	}
 	if made {
 		s.keep.put(layer, hashes)
 	}
@@ -114,16 +117,27 @@ func (s *Source) Slice(layer, lo, hi int) (wire.Slice, error) {
 }
 
 // hash returns the hashes of all experts of the layer, and whether they were made now.
-func (l *sourceLayer) hash(f *gguf.File) (list []experts.Hash, made bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (l *sourceLayer) hash(ctx context.Context, f *gguf.File) (list []experts.Hash, made bool, err error) {
+	select {
+	case l.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, false, ctx.Err()
+	}
+	defer func() { <-l.turn }()
 	if l.hashes != nil {
-		return l.hashes, false
+		return l.hashes, false, nil
 	}
 	list = make([]experts.Hash, l.slice.Experts)
-	each(len(list), func(i int) { list[i] = l.slice.HashExpert(f, i) })
+	each(len(list), func(i int) {
+		if ctx.Err() == nil {
+			list[i] = l.slice.HashExpert(f, i)
+		}
+	})
+	if err := ctx.Err(); err != nil {
+		return nil, false, err
+	}
 	l.hashes = list
-	return list, true
+	return list, true, nil
 }
 
 // each calls do with 0 to n-1, on as many goroutines as there are processors, and returns when all are
@@ -154,7 +168,10 @@ func (s *Source) Read(ctx context.Context, h wire.Hash, off uint64, dst []byte) 
 		return 0, 0, fmt.Errorf("%w: slice %s", moe.ErrNotHeld, h)
 	}
 	l := s.layers[o.layer]
-	hashes, _ := l.hash(s.file) // they are there
+	hashes, _, err := l.hash(ctx, s.file) // they are there
+	if err != nil {
+		return 0, 0, err
+	}
 	head := newHead(o.layer, o.lo, o.hi, l.shape, hashes[o.lo:o.hi])
 	size = uint64(head.size())
 	if off >= size {

@@ -48,6 +48,16 @@ type holder struct {
 	layers map[int]heldLayer // replaced, never changed; under look
 }
 
+// lessError tells a backbone that this Assign will never do and another may: it travels as
+// moe.ErrInvalid, whose own text is about batches.
+type lessError struct{ error }
+
+// Unwrap returns what it says.
+func (e lessError) Unwrap() error { return e.error }
+
+// Is reports what it travels as.
+func (lessError) Is(target error) bool { return target == moe.ErrInvalid }
+
 // heldLayer is the slices of one layer. It does not change.
 type heldLayer struct {
 	slices []wire.Slice
@@ -99,7 +109,7 @@ func (h *holder) assign(ctx context.Context, b *wire.Hello, list []wire.Slice, f
 		})
 		if err != nil {
 			if errors.Is(err, slicing.ErrRoom) {
-				err = fmt.Errorf("%w: %w", moe.ErrInvalid, err) // less may be assigned
+				err = lessError{err}
 			}
 			return nil, fmt.Errorf("layer %d: %w", layer, err)
 		}
@@ -115,8 +125,8 @@ func (h *holder) assign(ctx context.Context, b *wire.Hello, list []wire.Slice, f
 // nothing needs it any more, because it knows the memory too.
 func (h *holder) room(s wire.Slice, bytes int64, next map[int]heldLayer) error {
 	if bytes > h.memory {
-		return fmt.Errorf("%w: %w: %d MiB are needed with experts %d to %d of layer %d, and there are %d MiB; give more --memory",
-			moe.ErrInvalid, ErrMemory, bytes>>20+1, s.Lo, s.Hi-1, s.Layer, h.memory>>20)
+		return lessError{fmt.Errorf("%w: %d MiB are needed with experts %d to %d of layer %d, and there are %d MiB; give more --memory",
+			ErrMemory, bytes>>20+1, s.Lo, s.Hi-1, s.Layer, h.memory>>20)}
 	}
 	all, stay := bytes, map[int]heldLayer{}
 	for layer, held := range h.held() {
@@ -161,10 +171,10 @@ func sortSlices(b *wire.Hello, list []wire.Slice) (map[int][]wire.Slice, error) 
 	for _, s := range list {
 		switch {
 		case s.Layer >= b.Layers || s.Hi > b.Experts:
-			return nil, fmt.Errorf("%w: %w: experts %d to %d of layer %d, of %d layers with %d experts",
-				moe.ErrInvalid, ErrAssign, s.Lo, s.Hi-1, s.Layer, b.Layers, b.Experts)
+			return nil, lessError{fmt.Errorf("%w: experts %d to %d of layer %d, of %d layers with %d experts",
+				ErrAssign, s.Lo, s.Hi-1, s.Layer, b.Layers, b.Experts)}
 		case s.Exponent == 0 || s.Hash.IsZero():
-			return nil, fmt.Errorf("%w: %w: a slice of layer %d without hash or exponent", moe.ErrInvalid, ErrAssign, s.Layer)
+			return nil, lessError{fmt.Errorf("%w: a slice of layer %d without hash or exponent", ErrAssign, s.Layer)}
 		}
 		byLayer[s.Layer] = append(byLayer[s.Layer], s)
 	}
@@ -172,8 +182,8 @@ func sortSlices(b *wire.Hello, list []wire.Slice) (map[int][]wire.Slice, error) 
 		slices.SortFunc(of, func(a, b wire.Slice) int { return a.Lo - b.Lo })
 		for i := 1; i < len(of); i++ {
 			if of[i].Lo < of[i-1].Hi || of[i].Exponent != of[i-1].Exponent {
-				return nil, fmt.Errorf("%w: %w: two slices of layer %d with an expert of both, or two exponents",
-					moe.ErrInvalid, ErrAssign, layer)
+				return nil, lessError{fmt.Errorf("%w: two slices of layer %d with an expert of both, or two exponents",
+					ErrAssign, layer)}
 			}
 		}
 	}

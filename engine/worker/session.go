@@ -17,6 +17,7 @@ type session struct {
 	backbone seal.PublicKey
 	ctx      context.Context // ends with the session
 	group    sync.WaitGroup
+	once     sync.Once // of works
 
 	mu   sync.Mutex
 	peer *link.Peer // once the handshake is done; under mu
@@ -61,18 +62,32 @@ func (s *session) started(p *link.Peer) {
 	s.mu.Lock()
 	s.peer = p
 	s.mu.Unlock()
-	state, hidden := Working, p.Hello().Hidden
-	if s.w.holder != nil {
-		state = Fetching
-		s.w.holder.meet(p.Hello())
+	if s.w.c.Paired != nil {
+		s.w.c.Paired(s.id)
 	}
-	s.w.status.begin(state, s.id, hidden)
-	if s.w.c.Working != nil {
-		s.w.c.Working(s.id)
+	hidden := p.Hello().Hidden
+	if s.w.holder == nil {
+		s.w.status.begin(Working, s.id, hidden)
+		s.works()
+	} else {
+		s.w.holder.meet(p.Hello())
+		s.w.status.begin(Fetching, s.id, hidden)
+		if s.w.c.Waiting != nil {
+			s.w.c.Waiting(noneAssigned)
+		}
 	}
 	if s.w.c.Busy != nil {
 		s.group.Go(func() { s.leaveWhenBusy(p) })
 	}
+}
+
+// works says once that there is work from now on.
+func (s *session) works() {
+	s.once.Do(func() {
+		if s.w.c.Working != nil {
+			s.w.c.Working(s.id)
+		}
+	})
 }
 
 // assign is link.Worker's.
@@ -92,6 +107,7 @@ func (s *session) assign(ctx context.Context, a wire.Assign, fetch link.SliceRea
 	if s.w.c.Holding != nil {
 		s.w.c.Holding(what)
 	}
+	s.works()
 	return s.w.counted(x), nil
 }
 

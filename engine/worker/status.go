@@ -71,9 +71,11 @@ func (s *status) begin(state State, session string, hidden int) {
 	defer s.mu.Unlock()
 	s.s.State, s.s.Reason, s.s.Session = state, "", session
 	if state == Fetching {
-		s.s.Reason = "nothing is assigned to this worker yet"
+		s.s.Reason = noneAssigned
 	}
 }
+
+const noneAssigned = "nothing is assigned to this worker yet"
 
 // end leaves a session. A pause goes on.
 func (s *status) end() {

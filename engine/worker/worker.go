@@ -68,7 +68,8 @@ type Config struct {
 	Agent  string // program, version and system, for people
 
 	Waiting func(reason string)        // why there is no work yet; may be nil
-	Working func(session string)       // a session has begun; may be nil
+	Paired  func(session string)       // a session has begun; may be nil
+	Working func(session string)       // there is work from now on: what is to be held is; may be nil
 	Holding func(what string)          // an Assign is in force; may be nil
 	Lost    func(error, time.Duration) // a failure, and how long until the next try; may be nil
 	// Receipt is given what the backbone signs about the work done, and by whom; it must not wait; may be

@@ -118,11 +118,26 @@ func faultError(f wire.Fault) error {
 			break
 		}
 	}
+	if f.Code == wire.Invalid && len(f.Text) > 0 {
+		return &invalidError{string(f.Text)}
+	}
 	if len(f.Text) == 0 {
 		return fmt.Errorf("%w: the peer says %s", err, f.Code)
 	}
 	return fmt.Errorf("%w: the peer says %q", err, f.Text)
 }
+
+// invalidError is moe.ErrInvalid in the words of the other side, which may be about an Assign: the text of
+// ErrInvalid is about batches.
+type invalidError struct{ text string }
+
+// Error says what the other side said.
+func (e *invalidError) Error() string {
+	return fmt.Sprintf("link: the peer does not take it: %q", e.text)
+}
+
+// Is reports what it stands for.
+func (e *invalidError) Is(target error) bool { return target == moe.ErrInvalid }
 
 // Away is the GoAway of the other side, as an error: the session ended because of it, in order.
 type Away struct {

@@ -400,6 +400,14 @@ func (t *tally) broke(err error) {
 	}
 }
 
+// why is the reason of an end, for a log.
+func why(err error) any {
+	if err == nil {
+		return "in order"
+	}
+	return err
+}
+
 // cut counts a splice that has not ended in order.
 func (t *tally) cut(err error) {
 	switch {

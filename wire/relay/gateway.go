@@ -56,7 +56,10 @@ func NewGateway(c GatewayConfig) (*Gateway, error) {
 	if len(c.Routes) == 0 {
 		return nil, errors.New("gateway without a route to any hub")
 	}
-	for _, r := range c.Routes {
+	for i, r := range c.Routes {
+		if slices.ContainsFunc(c.Routes[:i], func(o Route) bool { return r.Hub != "" && o.Hub == r.Hub && o.Host == r.Host }) {
+			return nil, fmt.Errorf("hub %s is given twice: a gateway leads to each hub once", r.Hub)
+		}
 		if _, _, err := net.SplitHostPort(r.Addr); err != nil {
 			return nil, fmt.Errorf("address of hub %q: %w", r.Hub, err)
 		}
@@ -171,7 +174,7 @@ func (g *Gateway) splice(v *visitor, nc net.Conn, early int) {
 	g.f.tally.add("bytes_in", up+uint64(early))
 	g.f.tally.add("bytes_out", down)
 	g.f.tally.cut(err)
-	g.f.log.Debug("splice ended", "from", host(v.raw), "up", up, "down", down, "err", err)
+	g.f.log.Debug("splice ended", "from", host(v.raw), "up", up, "down", down, "why", why(err))
 }
 
 // answer is for requests that ask for no upgrade.

@@ -214,7 +214,7 @@ func (h *Hub) control(v *visitor, p seal.Proof, rest []byte) {
 	err := d.talk.run(h.f.ctx, func(m message) error { return h.hear(d, m) })
 	h.shut(d)
 	h.f.tally.broke(err)
-	h.f.log.Info("backbone left", "backbone", p.Key.Short(), "why", err)
+	h.f.log.Info("backbone left", "backbone", p.Key.Short(), "why", why(err))
 }
 
 // open adds a desk in the place of an older one of the same key.
@@ -373,7 +373,7 @@ func (h *Hub) run(s *session, worker, backbone leg) {
 	h.f.tally.add("bytes_to_backbones", up)
 	h.f.tally.add("bytes_to_workers", down)
 	h.f.tally.cut(err)
-	h.f.log.Info("session ended", "session", s.ID, "up", up, "down", down, "why", err)
+	h.f.log.Info("session ended", "session", s.ID, "up", up, "down", down, "why", why(err))
 }
 
 // ended forgets a session that was claimed.
