@@ -16,6 +16,7 @@ import (
 
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
+	"github.com/openai/openai-go/v3/responses"
 	"github.com/openai/openai-go/v3/shared"
 
 	"kvasir/engine/chat"
@@ -150,6 +151,52 @@ func TestOpenAIsClientForGoGetsCompletionsModelsAndErrors(t *testing.T) {
 	params.Model = "gpt-4"
 	if _, err = c.Chat.Completions.New(t.Context(), params); !errors.As(err, &api) || api.StatusCode != http.StatusNotFound || api.Code != "model_not_found" {
 		t.Errorf("%v, want a 404 that says which model there is", err)
+	}
+}
+
+// TestOpenAIsClientForGoGetsResponses asks in plain text, whole and as a stream.
+func TestOpenAIsClientForGoGetsResponses(t *testing.T) {
+	f := says{text: calling, got: make(chan serve.Request, 10)}
+	c := client(t, f)
+	params := responses.ResponseNewParams{
+		Model: "tiny", Instructions: openai.String("be short"), MaxOutputTokens: openai.Int(40), Temperature: openai.Float(0.5),
+		Input: responses.ResponseNewParamsInputUnion{OfString: openai.String("weather?")},
+		Text: responses.ResponseTextConfigParam{Format: responses.ResponseFormatTextConfigUnionParam{
+			OfJSONSchema: &responses.ResponseFormatTextJSONSchemaConfigParam{Name: "x", Schema: map[string]any{"type": "object"}},
+		}},
+	}
+	res, err := c.Responses.New(t.Context(), params)
+	if err != nil || res.Status != "completed" || res.Usage.OutputTokens == 0 || res.Usage.TotalTokens != 7+res.Usage.OutputTokens {
+		t.Fatalf("%v: %+v", err, res)
+	}
+	if len(res.Output) != 2 || res.Output[0].Type != "reasoning" || res.Output[0].Content[0].Text != "what now" ||
+		!strings.HasPrefix(res.OutputText(), "I look. <tool_call>") { // there are no tools: it is text
+		t.Errorf("output %s", res.RawJSON())
+	}
+	r := <-f.got
+	if len(r.Messages) != 2 || r.Messages[0].Content != "be short" || r.Tokens != 40 || r.Sampling.Temperature != 0.5 || string(r.Schema) != `{"type":"object"}` {
+		t.Errorf("request %+v", r)
+	}
+	s := c.Responses.NewStreaming(t.Context(), params)
+	text, kinds, next := "", map[string]int{}, int64(0)
+	var last responses.ResponseStreamEventUnion
+	for s.Next() {
+		last = s.Current()
+		if kinds[last.Type]++; last.SequenceNumber != next {
+			t.Errorf("event %s has number %d, want %d", last.Type, last.SequenceNumber, next)
+		}
+		if next++; last.Type == "response.output_text.delta" {
+			text += last.Delta
+		}
+	}
+	if err := s.Err(); err != nil || text != res.OutputText() || last.Type != "response.completed" || last.Response.OutputText() != text ||
+		last.Response.Usage.OutputTokens != res.Usage.OutputTokens || kinds["response.output_item.done"] != 2 || kinds["response.created"] != 1 {
+		t.Errorf("%v, %v, last %s: %q", err, kinds, last.Type, text)
+	}
+	params.Tools = []responses.ToolUnionParam{{OfFunction: &responses.FunctionToolParam{Name: "f", Parameters: map[string]any{"type": "object"}}}}
+	var api *openai.Error
+	if _, err = c.Responses.New(t.Context(), params); !errors.As(err, &api) || api.StatusCode != http.StatusBadRequest || api.Param != "tools" {
+		t.Errorf("%v, want a 400 that names tools", err)
 	}
 }
 

@@ -93,7 +93,7 @@ func (h *Handler) batchReply(path string, body []byte, stamp Stamp) (*reply, *fa
 // stamp has the same answer, byte for byte. Its status is 0 when ctx has ended.
 func (h *Handler) Answer(ctx context.Context, path string, body []byte, stamp Stamp) (status int, out []byte) {
 	a, f := h.batchReply(path, body, stamp)
-	var o completion
+	var o any
 	if f == nil {
 		if err := a.prepare(); err != nil {
 			f = h.failed(ctx, err)

@@ -91,7 +91,7 @@ func content(raw json.RawMessage) (text string, err error) {
 		return "", errors.New("content: want text, or a list of parts")
 	}
 	for _, p := range parts {
-		if p.Type != "text" {
+		if p.Type != "text" && p.Type != "input_text" && p.Type != "output_text" {
 			return "", &cannotError{fmt.Sprintf("content of type %.40q: this server reads text", p.Type)}
 		}
 		text += p.Text
@@ -197,17 +197,22 @@ func responseFormat(a *asked, raw json.RawMessage) error {
 	if err := decode(raw, &f, "an object with a type"); err != nil {
 		return err
 	}
-	switch f.Type {
+	return a.hold("json_schema.", f.Type, f.Schema.Schema)
+}
+
+// hold holds the text to a format; at is where its schema stands.
+func (a *asked) hold(at, kind string, schema json.RawMessage) error {
+	switch kind {
 	case "text":
 	case "json_object":
 		a.request.JSON = true
 	case "json_schema":
-		if isNull(f.Schema.Schema) {
-			return errors.New("json_schema has no schema")
+		if isNull(schema) {
+			return fmt.Errorf("%sschema is missing", at)
 		}
-		a.request.Schema = f.Schema.Schema
+		a.request.Schema = schema
 	default:
-		return fmt.Errorf("type %.40q, want text, json_object or json_schema", f.Type)
+		return fmt.Errorf("type %.40q, want text, json_object or json_schema", kind)
 	}
 	return nil
 }

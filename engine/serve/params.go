@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"unicode/utf8"
 
+	"kvasir/engine/chat"
 	"kvasir/engine/sample"
 )
 
@@ -28,6 +29,9 @@ type asked struct {
 	none     bool            // no tool is to be called
 	oneCall  bool            // not more than one
 	names    map[string]bool // of tools
+
+	instructions     *string         // of a response
+	format, metadata json.RawMessage // of a response, as they came
 }
 
 // A param takes one parameter of a request, which is not null.
@@ -101,8 +105,11 @@ func (h *Handler) parse(body []byte, k kind, draw func() uint64) (*asked, *failu
 		return nil, f
 	}
 	needed, own := "prompt", plainParams
-	if k == chatText {
+	switch k {
+	case chatText:
 		needed, own = "messages", chatParams
+	case responseText:
+		needed, own = "input", responseParams
 	}
 	names := make([]string, 0, len(fields))
 	for name := range fields {
@@ -116,7 +123,7 @@ func (h *Handler) parse(body []byte, k kind, draw func() uint64) (*asked, *failu
 	}
 	s := &a.request.Sampling
 	switch {
-	case k == chatText && a.request.Messages == nil, k == plainText && isNull(fields["prompt"]):
+	case k != plainText && a.request.Messages == nil, k == plainText && isNull(fields["prompt"]):
 		return nil, invalid(http.StatusBadRequest, needed, "%s is missing", needed)
 	case !isNull(fields["stream_options"]) && !a.stream:
 		return nil, invalid(http.StatusBadRequest, "stream_options", "stream_options is for streams only")
@@ -162,7 +169,10 @@ func (a *asked) complete(k kind, draw func() uint64) {
 	if a.none {
 		a.request.Template.Tools = nil
 	}
-	if k == chatText {
+	if i := a.instructions; i != nil && *i != "" {
+		a.request.Messages = append([]chat.Message{{Role: "system", Content: *i}}, a.request.Messages...)
+	}
+	if k != plainText {
 		a.requests = []Request{a.request}
 		return
 	}
@@ -223,21 +233,22 @@ func decode(raw json.RawMessage, v any, want string) error {
 	return nil
 }
 
-// only takes one value: a whole number, however that is written, or what is not a number.
-func only(why string, value any) param {
+// only takes some values: whole numbers, however they are written, or what is not a number.
+func only(why string, values ...any) param {
 	return func(_ *asked, raw json.RawMessage) error {
 		var got any
 		if err := decode(raw, &got, "a value"); err != nil {
 			return err
 		}
-		want := value
-		if n, ok := value.(int); ok {
-			want = float64(n)
+		for _, want := range values {
+			if n, ok := want.(int); ok {
+				want = float64(n)
+			}
+			if got == want {
+				return nil
+			}
 		}
-		if got != want {
-			return &cannotError{why}
-		}
-		return nil
+		return &cannotError{why}
 	}
 }
 

@@ -73,7 +73,7 @@ type choiceState struct {
 // prepare makes what the choices need. The error is the generator's.
 func (a *reply) prepare() error {
 	var o chat.ReplyOptions
-	if a.kind == chatText {
+	if a.kind != plainText {
 		var err error
 		if o, err = a.h.g.Reply(a.ask.requests[0]); err != nil {
 			return err
@@ -81,7 +81,7 @@ func (a *reply) prepare() error {
 	}
 	for range len(a.ask.requests) * a.ask.request.Choices {
 		c := &choiceState{}
-		if a.kind == chatText {
+		if a.kind != plainText {
 			c.split = chat.NewReply(o)
 		}
 		a.choices = append(a.choices, c)

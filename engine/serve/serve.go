@@ -2,6 +2,7 @@
 //
 //	POST /v1/completions        whole, or as server-sent events with "stream": true
 //	POST /v1/chat/completions   likewise, with tools, reasoning and formats
+//	POST /v1/responses          likewise, plain text: no tools, nothing stored
 //	GET  /v1/models             the one model that is served
 //	GET  /healthz               "ok"
 //
@@ -169,6 +170,7 @@ func New(g Generator, o Options) *Handler {
 	})
 	h.mux.HandleFunc("POST /v1/completions", func(w http.ResponseWriter, r *http.Request) { h.complete(w, r, plainText) })
 	h.mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) { h.complete(w, r, chatText) })
+	h.mux.HandleFunc("POST /v1/responses", func(w http.ResponseWriter, r *http.Request) { h.complete(w, r, responseText) })
 	return h
 }
 
@@ -221,12 +223,13 @@ func (h *Handler) model() modelObject {
 	return modelObject{h.o.Model, "model", h.since.Unix(), "kvasir"}
 }
 
-// kind is which of the two endpoints a request came to.
+// kind is which of the endpoints a request came to.
 type kind int
 
 const (
 	plainText kind = iota
 	chatText
+	responseText
 )
 
 // complete answers a request for text.
@@ -251,7 +254,7 @@ func (h *Handler) complete(w http.ResponseWriter, r *http.Request, k kind) {
 		a.events(r.Context())
 		return
 	default:
-		var o completion
+		var o any
 		if o, f = a.whole(r.Context()); f == nil && r.Context().Err() == nil {
 			answer(w, http.StatusOK, o)
 		}
@@ -277,10 +280,7 @@ func (h *Handler) newReply(ctx context.Context, body []byte, k kind) (*reply, *f
 func newID(k kind) string { return k.prefix() + randomID() }
 
 func (k kind) prefix() string {
-	if k == chatText {
-		return "chatcmpl-"
-	}
-	return "cmpl-"
+	return [...]string{plainText: "cmpl-", chatText: "chatcmpl-", responseText: "resp_"}[k]
 }
 
 func randomID() string {

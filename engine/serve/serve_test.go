@@ -207,7 +207,7 @@ func TestWhatCannotBeDoneIsRefusedByName(t *testing.T) {
 		{"two of a name", "chat/completions", m(`"tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"f"}}]`), 400, "tools", "twice"},
 		{"parallel in words", "chat/completions", m(`"parallel_tool_calls":"no"`), 400, "parallel_tool_calls", "true or false"},
 		{"format", "chat/completions", m(`"response_format":{"type":"yaml"}`), 400, "response_format", "json_schema"},
-		{"schema without one", "chat/completions", m(`"response_format":{"type":"json_schema"}`), 400, "response_format", "no schema"},
+		{"schema without one", "chat/completions", m(`"response_format":{"type":"json_schema"}`), 400, "response_format", "schema is missing"},
 		{"sound", "chat/completions", m(`"modalities":["text","audio"]`), 400, "modalities", "writes text"},
 		{"no prompts", "completions", `{"prompt":[]}`, 400, "prompt", "1 to 128"},
 		{"prompt of tokens", "completions", `{"prompt":[1,2]}`, 400, "prompt", "want text"},
@@ -249,6 +249,20 @@ func TestWhatCannotBeDoneIsRefusedByName(t *testing.T) {
 		{"invented role", "chat/completions", `{"messages":[{"role":"user","content":"x"},{"role":"wizard","content":"x"}]}`, 400, "messages", "message 1: role \"wizard\""},
 		{"cut off", "completions", `{"prompt":"x"`, 400, "", "at byte 13"},
 		{"two objects", "completions", `{"prompt":"x"}{}`, 400, "", "at byte 15"},
+		{"response without input", "responses", `{}`, 400, "input", "missing"},
+		{"response of nothing", "responses", `{"input":[]}`, 400, "input", "one message"},
+		{"response of numbers", "responses", `{"input":5}`, 400, "input", "text, or a list"},
+		{"response to a picture", "responses", `{"input":[{"role":"user","content":[{"type":"input_image"}]}]}`, 400, "input", "item 0: content of type \"input_image\""},
+		{"response to a call", "responses", `{"input":[{"type":"function_call","name":"f"}]}`, 400, "input", "function_call"},
+		{"response by a tool", "responses", `{"input":[{"role":"tool","content":"x","tool_call_id":"c"}]}`, 400, "input", "role"},
+		{"response with tools", "responses", `{"input":"x","tools":[{"type":"web_search"}]}`, 400, "tools", "call no tools"},
+		{"response that goes on", "responses", `{"input":"x","previous_response_id":"resp_1"}`, 400, "previous_response_id", "stores nothing"},
+		{"response in the background", "responses", `{"input":"x","background":true}`, 400, "background", "/v1/batches"},
+		{"response of another form", "responses", `{"input":"x","text":{"format":{"type":"yaml"}}}`, 400, "text", "json_schema"},
+		{"response by no schema", "responses", `{"input":"x","text":{"format":{"type":"json_schema"}}}`, 400, "text", "format.schema"},
+		{"response of no tokens", "responses", `{"input":"x","max_output_tokens":0}`, 400, "max_output_tokens", "from 1"},
+		{"response by the old name", "responses", `{"input":"x","max_tokens":5}`, 400, "max_tokens", "max_output_tokens"},
+		{"metadata in numbers", "responses", `{"input":"x","metadata":{"a":5}}`, 400, "metadata", "texts"},
 		{"no such path", "embeddings", `{}`, 404, "", "not answered here"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -368,6 +382,28 @@ func TestAnswersHaveReasoningAndCallsApart(t *testing.T) {
 	_, text = post(t, url, withTools+`,"tool_choice":"none"}`)
 	if strings.Contains(text, `"tool_calls"`) || !strings.Contains(text, `"finish_reason":"stop"`) {
 		t.Errorf("without tools: %s", text)
+	}
+}
+
+func TestResponsesAreCutAndFail(t *testing.T) {
+	url := start(t, &fake{say: "one two three"}, Options{}) + "/v1/responses"
+	for body, want := range map[string]string{
+		`{"input":"x","max_output_tokens":2}`:                                                            `"incomplete_details":{"reason":"max_output_tokens"}`,
+		`{"input":"x","max_output_tokens":2,"stream":true}`:                                              `"type":"response.incomplete"`,
+		`{"input":"x","tools":[],"tool_choice":"auto","store":false,"metadata":{"a":"b"},"stream":true}`: `"metadata":{"a":"b"}`,
+	} {
+		if status, text := post(t, url, body); status != http.StatusOK || !strings.Contains(text, want) {
+			t.Errorf("%s: status %d: %s, want %s in it", body, status, text, want)
+		}
+	}
+	url = start(t, &fake{err: errors.New("no worker")}, Options{}) + "/v1/responses"
+	status, text := post(t, url, `{"input":"a b","stream":true}`)
+	events := strings.Split(strings.TrimSpace(text), "\n\n")
+	if last := events[len(events)-1]; status != http.StatusOK || !strings.HasPrefix(last, "event: error\ndata: {\"type\":\"error\"") || !strings.Contains(last, "no worker") {
+		t.Errorf("status %d: %s", status, text)
+	}
+	if status, text := post(t, url, `{"input":"a b"}`); status != http.StatusInternalServerError || !strings.Contains(text, "no worker") {
+		t.Errorf("status %d: %s", status, text)
 	}
 }
 

@@ -12,7 +12,8 @@ import (
 // stream is an answer as server-sent events.
 type stream struct {
 	*reply
-	out *http.ResponseController
+	out     *http.ResponseController
+	writing *writing // of a response
 
 	mu    sync.Mutex // pieces and signs of life come from different goroutines
 	began bool
@@ -24,6 +25,9 @@ type stream struct {
 // give up.
 func (a *reply) events(ctx context.Context) {
 	s := &stream{reply: a, out: http.NewResponseController(a.w), last: time.Now()}
+	if a.kind == responseText {
+		s.writing = a.newWriting(func(e *responseEvent) error { return s.send("event: "+e.Type+"\ndata: ", encode(e)) })
+	}
 	defer func() { _ = s.out.SetWriteDeadline(time.Time{}) }() // the connection may carry more requests
 	stop := s.keepAlive()
 	res, err := a.generate(ctx, s.piece)
@@ -32,6 +36,8 @@ func (a *reply) events(ctx context.Context) {
 		f := a.h.failed(ctx, err)
 		switch {
 		case f == nil: // nobody listens
+		case s.began && s.writing != nil:
+			_ = s.writing.failed(f) // the stream ends in either case
 		case s.began:
 			_ = s.event(f.body()) // the stream ends in either case
 		default:
@@ -40,6 +46,10 @@ func (a *reply) events(ctx context.Context) {
 		return
 	}
 	if s.begin() != nil {
+		return
+	}
+	if s.writing != nil {
+		_ = s.writing.finish(res) // it is the last
 		return
 	}
 	if a.ask.usage {
@@ -87,6 +97,9 @@ func (s *stream) begin() error {
 	head.Set("Cache-Control", "no-cache")
 	head.Set("X-Accel-Buffering", "no") // proxies are not to wait for more
 	s.w.WriteHeader(http.StatusOK)
+	if s.writing != nil {
+		return s.writing.begin()
+	}
 	for i := range s.choices {
 		c := choice{Index: i}
 		switch {
@@ -110,6 +123,14 @@ func (s *stream) piece(p Piece) error {
 	defer s.mu.Unlock()
 	if err := s.begin(); err != nil {
 		return err
+	}
+	if s.writing != nil {
+		for _, d := range s.take(p) {
+			if err := s.writing.add(d); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	state := s.choices[p.Choice]
 	for _, d := range s.take(p) {

@@ -14,7 +14,7 @@ type wholeChoice struct {
 }
 
 // whole makes the answer as one object. Neither it nor the failure means anything when ctx has ended.
-func (a *reply) whole(ctx context.Context) (o completion, f *failure) {
+func (a *reply) whole(ctx context.Context) (any, *failure) {
 	list := make([]wholeChoice, len(a.choices))
 	size := 0
 	res, err := a.generate(ctx, func(p Piece) error {
@@ -35,14 +35,31 @@ func (a *reply) whole(ctx context.Context) (o completion, f *failure) {
 		return ctx.Err()
 	})
 	if err != nil {
-		return o, a.h.failed(ctx, err)
+		return nil, a.h.failed(ctx, err)
 	}
-	o = a.object(false)
+	if a.kind == responseText {
+		return a.wholeResponse(&list[0], res)
+	}
+	o := a.object(false)
 	for i := range list {
 		o.Choices = append(o.Choices, a.wholeChoice(i, &list[i]))
 	}
 	o.Usage = newUsage(res)
 	return o, nil
+}
+
+// wholeResponse never fails: it says nothing on the way.
+func (a *reply) wholeResponse(c *wholeChoice, res Result) (any, *failure) {
+	w := a.newWriting(nil)
+	for _, d := range []delta{{reasoning: c.reasoning.String()}, {text: c.text.String()}} {
+		if err := w.add(d); err != nil {
+			panic("BUG: " + err.Error())
+		}
+	}
+	if err := w.finish(res); err != nil {
+		panic("BUG: " + err.Error())
+	}
+	return w.response, nil
 }
 
 // size is about how many bytes of an answer the piece makes.

@@ -29,6 +29,18 @@ const text = await client.completions.create({ model: "tiny", prompt: ["a", "b"]
 assert.deepEqual(text.choices.map((c) => c.index), [0, 1, 2, 3]);
 assert.equal((await client.models.list()).data[0].id, "tiny");
 
+const asked = { model: "tiny", instructions: "be short", input: [{ role: "user", content: "weather?" }], max_output_tokens: 50 };
+const response = await client.responses.create(asked);
+assert.equal(response.status, "completed");
+assert.ok(response.output_text.startsWith("I look.") && response.usage.output_tokens > 0);
+const responding = client.responses.stream(asked);
+let heard = "";
+responding.on("response.output_text.delta", (event) => { heard += event.delta; });
+const final = await responding.finalResponse();
+assert.equal(heard, response.output_text);
+assert.equal(final.output_text, heard);
+await assert.rejects(client.responses.create({ ...asked, previous_response_id: "resp_1" }), (err) => err.status === 400 && err.param === "previous_response_id");
+
 await assert.rejects(client.chat.completions.create({ ...request, top_p: 2 }), (err) => err.status === 400 && err.param === "top_p");
 await assert.rejects(client.completions.create({ model: "gpt-4", prompt: "x" }), (err) => err.status === 404 && err.code === "model_not_found");
 console.log("done");
