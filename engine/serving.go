@@ -110,6 +110,10 @@ func blame(err error, r serve.Request) error {
 type ServeOptions struct {
 	BackboneOptions
 	Listen string
+
+	// Embedded is where workers come to a hub and a gateway that are part of this node; empty: it has none.
+	// Hubs are to be empty then.
+	Embedded string
 }
 
 // ServeNode is a backbone with its workers that answers over HTTP.
@@ -121,6 +125,8 @@ type ServeNode struct {
 	batches *batches.Store // nil: none
 	unlock  func()         // of their folder
 	l       net.Listener
+
+	embedded *embedded // nil: hubs are elsewhere, or there are none
 }
 
 // NewServeNode listens, opens a model, and begins to take workers. Run is to follow.
@@ -129,14 +135,21 @@ func NewServeNode(o ServeOptions) (*ServeNode, error) {
 	if err != nil {
 		return nil, err
 	}
+	var own *embedded
+	if o.Embedded != "" {
+		if own, err = newEmbedded(o.Embedded, &o.BackboneOptions); err != nil {
+			_ = l.Close() // nobody was answered
+			return nil, err
+		}
+	}
 	b, err := NewBackbone(o.BackboneOptions)
 	if err != nil {
 		_ = l.Close() // nobody was answered
-		return nil, err
+		return nil, errors.Join(err, own.close())
 	}
 	e := b.Engine()
 	n := &ServeNode{
-		Backbone: b, Addr: l.Addr().String(), l: l, unlock: func() {},
+		Backbone: b, Addr: l.Addr().String(), l: l, unlock: func() {}, embedded: own,
 		handler: serve.New(generator{e}, serve.Options{
 			Model: e.Name(), Log: o.Log,
 			// What waits costs little until it is its turn.
@@ -144,8 +157,7 @@ func NewServeNode(o ServeOptions) (*ServeNode, error) {
 		}),
 	}
 	if err := n.openBatches(o); err != nil {
-		n.close()
-		return nil, err
+		return nil, errors.Join(err, n.close())
 	}
 	return n, nil
 }
@@ -193,9 +205,8 @@ func (n *ServeNode) Model() string { return n.Engine().Name() }
 // Run serves until ctx ends, finishes what is under way, sends the workers away and returns nil; or until
 // every hub has refused this backbone for good.
 func (n *ServeNode) Run(ctx context.Context) error {
-	defer n.close()
 	ctx, cancel := context.WithCancel(ctx)
-	failed := make(chan error, 1)
+	failed := make(chan error, 2)
 	go func() { // ends with cancel
 		select {
 		case <-n.Failed():
@@ -205,16 +216,23 @@ func (n *ServeNode) Run(ctx context.Context) error {
 			failed <- nil
 		}
 	}()
+	go func() { // likewise
+		err := n.embedded.failed(ctx)
+		cancel()
+		failed <- err
+	}()
 	err := n.handler.Run(ctx, n.l, drainTime)
 	cancel()
-	return errors.Join(err, <-failed)
+	return errors.Join(err, <-failed, <-failed, n.close())
 }
 
-func (n *ServeNode) close() {
+// close ends what is left. Workers, and the work that is signed for, are done with before their hub is.
+func (n *ServeNode) close() error {
 	_ = n.l.Close() // served, it is closed already
 	if n.batches != nil {
 		_ = n.batches.Close() // its lines are computed again the next time
 	}
 	n.unlock()
 	n.Backbone.Close()
+	return n.embedded.close()
 }

@@ -8,8 +8,10 @@ import (
 
 type serveCmd struct {
 	modelFlags
-	Sequences count  `help:"How many requests run at once; others wait, in order (default ${default})." placeholder:"N" default:"512" group:"memory"`
-	Listen    string `help:"Address to answer on over HTTP (default ${default})." placeholder:"HOST:PORT" default:"127.0.0.1:8080"`
+	Sequences      count  `help:"How many requests run at once; others wait, in order (default ${default})." placeholder:"N" default:"512" group:"memory"`
+	Listen         string `help:"Address to answer on over HTTP (default ${default})." placeholder:"HOST:PORT" default:"127.0.0.1:8080"`
+	Embedded       bool   `help:"Be hub and gateway too: workers join with nothing else running." group:"swarm"`
+	EmbeddedListen string `help:"Address that workers come to with --embedded (default ${default})." placeholder:"HOST:PORT" default:":7700" group:"swarm"`
 	backboneFlags
 	jsonFlag
 }
@@ -18,13 +20,16 @@ func (serveCmd) server() {}
 
 // Help is printed by kvasir serve --help.
 func (serveCmd) Help() string {
-	return `Answers /v1/completions and /v1/chat/completions as OpenAI's interface describes them, whole and streaming. With --hub, workers compute the experts; what no worker answers is computed here. It prints the line that a friend runs to become a worker.
+	return `Answers /v1/completions and /v1/chat/completions as OpenAI's interface describes them, whole and streaming. With --embedded or --hub, workers compute the experts; what no worker answers is computed here. It prints the line that a friend runs to become a worker.
+
+With --embedded this is all that has to run: workers on other machines come to --embedded-listen, over TLS, and know this machine by its key, which is in their line. No certificate and no account is needed. The line has this machine's address; if they reach it by another one, give that with --gateway.
 
 Whoever can reach --listen can use the model: there are no accounts.
 
 Examples:
 
     kvasir serve
+    kvasir serve -m model.gguf --embedded
     kvasir serve -m model.gguf --hub ID@gateway.example:443`
 }
 
@@ -40,13 +45,26 @@ type serveReady struct {
 // maxSequences bounds --sequences: each has a place in every micro-batch.
 const maxSequences = 1 << 16
 
+// embedded is where workers come to this process; empty: they do not.
+func (c *serveCmd) embedded() string {
+	if c.Embedded {
+		return c.EmbeddedListen
+	}
+	return ""
+}
+
 // Run serves until it is stopped.
 func (c *serveCmd) Run(ctx context.Context, a *app) error {
 	now, err := a.clock()
 	if err != nil {
 		return err
 	}
-	if c.Hub == "" && (c.Gateway != "" || c.Root != "" || c.Grant != "") {
+	switch {
+	case c.Embedded && c.Hub != "":
+		return usagef("--embedded is a hub itself: leave out --hub")
+	case c.Embedded && (c.Root != "" || c.Grant != ""):
+		return usagef("--root and --grant are for a hub elsewhere: leave them out with --embedded")
+	case c.Hub == "" && !c.Embedded && (c.Gateway != "" || c.Root != "" || c.Grant != ""):
 		return usagef("--gateway, --root and --grant are of no use without --hub")
 	}
 	if c.Sequences > maxSequences {
@@ -56,7 +74,7 @@ func (c *serveCmd) Run(ctx context.Context, a *app) error {
 	o := c.modelFlags.options()
 	o.Sequences, o.Progress = int(c.Sequences), load.progress()
 	n, err := engine.NewServeNode(engine.ServeOptions{
-		BackboneOptions: c.backboneFlags.options(a, o, now), Listen: c.Listen,
+		BackboneOptions: c.backboneFlags.options(a, o, now), Listen: c.Listen, Embedded: c.embedded(),
 	})
 	load.end()
 	if err != nil {
@@ -70,7 +88,7 @@ func (c *serveCmd) Run(ctx context.Context, a *app) error {
 	if c.JSON {
 		err = a.stdout.printJSON(r)
 	} else {
-		r.print(a.stdout, c.Hub != "")
+		r.print(a.stdout, c.Hub != "" || c.Embedded)
 	}
 	if err != nil {
 		a.log.Warn("standard output", "err", err)
@@ -93,6 +111,6 @@ func (r *serveReady) print(s *screen, hub bool) {
 	case hub:
 		s.printf("For a line to hand to friends, run kvasir token create where the root key is.\n")
 	default:
-		s.printf("Without --hub everything is computed here.\n")
+		s.printf("Everything is computed here. With --embedded, workers can join.\n")
 	}
 }

@@ -141,6 +141,44 @@ func TestMissingPeerIsWaitedFor(t *testing.T) {
 	serve.stop()
 }
 
+// TestOneProcessServesAndTakesWorkers needs two commands: serve --embedded here, and its line elsewhere. The
+// worker is known again after a restart, and what it did is in the wallet.
+func TestOneProcessServesAndTakesWorkers(t *testing.T) {
+	t.Parallel()
+	s := newSwarm(t)
+	serve := s.serve("--embedded", "--embedded-listen", anyPort)
+	worker := s.worker(s.address())
+	serve.await("worker is ready", worker.id)
+	want := local(t, story, 40)
+	if got := answerOf(t, s.serveReady.URL, story, 40, nil); got != want {
+		t.Errorf("with a worker: %q, local: %q", got, want)
+	}
+	worker.stop()
+	serve.await("worker left", worker.id)
+	serve.stop()
+	var w struct{ Workers []walletRow }
+	kvasir(t, "wallet", "--json", "--home", s.own).wantDone(t).object(t, &w)
+	if len(w.Workers) != 1 || w.Workers[0].Picks <= 0 || w.Workers[0].Pending != w.Workers[0].Picks*256*4*7 {
+		t.Errorf("wallet %+v, want one worker with what it did", w)
+	}
+
+	again := s.serve("--embedded", "--embedded-listen", "0.0.0.0:0")
+	if a := s.address(); strings.Contains(a, "0.0.0.0") || strings.Contains(a, ":0/") {
+		t.Errorf("the line for friends names no machine: %s", a)
+	}
+	back := s.worker(s.address())
+	again.await("worker is ready", back.id)
+	again.stop() // with the worker there
+	back.await("no connection, trying again")
+	back.stop()
+}
+
+func TestEmbeddedGoesWithNoOtherHub(t *testing.T) {
+	t.Parallel()
+	kvasir(t, "serve", "--embedded", "--hub", "aaaaaaaaaaaaaaaaaaaaaaaaaa@h:1").wantFailure(t, 2, "--embedded is a hub itself")
+	kvasir(t, "serve", "--gateway", "x").wantFailure(t, 2, "of no use without --hub")
+}
+
 // TestServeAlone is without any hub.
 func TestServeAlone(t *testing.T) {
 	t.Parallel()
