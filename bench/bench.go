@@ -31,6 +31,7 @@ func Scenarios() []About {
 		{KernelsName, "the experts of a layer against the peak of int8 and the rate of memory of this machine"},
 		{ModelName, "a whole model: tokens of 1 to 512 sequences together, and a prompt of 512"},
 		{WireName, "frames, the sealed stream and a gateway's copying against bare TCP and io.Copy"},
+		{GateName, "counts and paired ratios against baselines: fails where something is worse than before"},
 	}
 }
 

@@ -143,8 +143,17 @@ type flowed struct {
 	allocs uint64
 }
 
-// point measures the ways of a point in turns.
+// point measures the ways of a point.
 func (w Wire) point(ctx context.Context, p *wirePoint, until time.Time, say func(round int)) ([]WireResult, error) {
+	rounds, err := w.rounds(ctx, p, until, say)
+	if err != nil {
+		return nil, err
+	}
+	return wireResults(p, p.bytes(w.Bytes), rounds), nil
+}
+
+// rounds has the ways of a point take turns, and returns the rounds of each.
+func (w Wire) rounds(ctx context.Context, p *wirePoint, until time.Time, say func(round int)) ([][]flowed, error) {
 	pipes := make([]*pipe, len(p.ways))
 	defer func() {
 		for _, x := range pipes {
@@ -175,7 +184,7 @@ func (w Wire) point(ctx context.Context, p *wirePoint, until time.Time, say func
 			rounds[i] = append(rounds[i], f)
 		}
 	}
-	return wireResults(p, p.bytes(w.Bytes), rounds), nil
+	return rounds, nil
 }
 
 // bytes is how many a way moves a round: fewer in small writes, which take longer.

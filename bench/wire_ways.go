@@ -115,13 +115,22 @@ func openSealed(ctx context.Context) (*pipe, error) {
 	if err != nil {
 		return nil, err
 	}
+	client, server, err := sealPair(ctx, c, s)
+	if err != nil {
+		return nil, err
+	}
+	return newPipe(writerOf(client), server, c, s), nil
+}
+
+// sealPair makes a worker's end of c, and a backbone's of s: TLS in frames. After an error both are closed.
+func sealPair(ctx context.Context, c, s net.Conn) (client, server *tls.Conn, err error) {
 	root, backbone, worker := seal.NewKey(), seal.NewKey(), seal.NewKey()
 	now := time.Now()
 	grant, err1 := seal.SignGrant(root, seal.Grant{Role: seal.Backbone, Key: backbone.Public(), Issued: now, Name: "bench"})
 	token, err2 := seal.SignToken(root, seal.Token{Role: seal.Worker, Hub: "hub", Issued: now, Expires: now.Add(time.Hour), Uses: 1})
 	proof, err3 := seal.ProveToken(worker, token, seal.Challenge{Hub: "hub", Nonce: "bm9uY2U"}, "/worker")
 	if err := errors.Join(err1, err2, err3); err != nil {
-		return nil, errors.Join(err, c.Close(), s.Close())
+		return nil, nil, errors.Join(err, c.Close(), s.Close())
 	}
 	type end struct {
 		conn *tls.Conn
@@ -134,15 +143,15 @@ func openSealed(ctx context.Context) (*pipe, error) {
 		ends <- end{conn, err}
 	}()
 	nc := ws.NetConn(ws.New(s, ws.Server, nil, ws.Options{}))
-	server, err := seal.Server(ctx, nc, seal.ServerConfig{Self: backbone, Root: root.Public(), Paired: proof})
+	server, err = seal.Server(ctx, nc, seal.ServerConfig{Self: backbone, Root: root.Public(), Paired: proof})
 	if err != nil {
 		err = errors.Join(err, s.Close())
 	}
-	client := <-ends
-	if err := errors.Join(err, client.err); err != nil {
-		return nil, errors.Join(err, c.Close())
+	far := <-ends
+	if err := errors.Join(err, far.err); err != nil {
+		return nil, nil, errors.Join(err, c.Close())
 	}
-	return newPipe(writerOf(client.conn), server, c, s), nil
+	return far.conn, server, nil
 }
 
 // benchProtocol is what a client asks for through the gateway; the far side is the scenario's own.

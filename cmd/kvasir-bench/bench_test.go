@@ -184,6 +184,12 @@ func TestUsageErrorsAreOneLineThatSaysWhatToDo(t *testing.T) {
 		{"quant of nothing", nil, []string{"--quant=Q9"}, "want one of F32, F16"},
 		{"kernels of no batch", nil, []string{"kernels", "--batch=0"}, "--batch 0, want 1 to 4096"},
 		{"word for a switch", nil, []string{"--json=maybe"}, "--json: want true or false"},
+		{"update without a reason", nil, []string{"gate", "--update"}, "--update needs --why"},
+		{"reason without update", nil, []string{"gate", "--why=x"}, "--why is for --update"},
+		{"no folder of baselines", nil, []string{"gate", "--baselines=absent"}, "--baselines absent: no such folder"},
+		{"too few pairs", nil, []string{"gate", "--repeat=2"}, "--repeat 2, want 3 to 100 pairs"},
+		{"batch of the gate", nil, []string{"gate", "--batch=3"}, "--batch is not for gate"},
+		{"update of another", nil, []string{"wire", "--update"}, "--update is not for wire"},
 		{"line end", nil, []string{"a\nb"}, "is no scenario"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -340,6 +346,40 @@ func TestWirePrintsARowForEveryWay(t *testing.T) {
 	d.DisallowUnknownFields()
 	if err := d.Decode(&r); err != nil || d.More() || len(r.Results) != 12 || r.Settings.Scenario != bench.WireName {
 		t.Errorf("%v, more: %v\n%s", err, d.More(), o.stdout)
+	}
+}
+
+// Against baselines of its own, so that it holds on every machine; those of the repository are for CI.
+func TestGateSaysEveryCountAndFailsWhatGrew(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("it counts for seconds")
+	}
+	dir := t.TempDir()
+	if o := kvasirBench(t, "gate", "--quick", "--baselines", dir, "--update"); o.status != statusUsage {
+		t.Errorf("without a reason: %+v", o)
+	}
+	o := kvasirBench(t, "gate", "--quick", "--baselines", dir, "--update", "--why", "a test")
+	if o.status != statusDone || !strings.Contains(o.stdout, "bytes: on the wire: 16008 B, no baseline") {
+		t.Fatalf("%+v", o)
+	}
+	wantNarrow(t, o.stdout)
+	file := filepath.Join(dir, "counters.json")
+	old, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := bytes.Replace(old, []byte(`"frame_bytes": 16008`), []byte(`"frame_bytes": 16007`), 1)
+	if err := os.WriteFile(file, changed, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	o = kvasirBench(t, "gate", "--quick", "--json", "--baselines", dir)
+	var r bench.GateReport
+	if err := json.Unmarshal([]byte(o.stdout), &r); err != nil || o.status != statusFailed {
+		t.Fatalf("%+v: %v", o, err)
+	}
+	if want := "kvasir-bench: worse than the baseline: frame of 16,000 bytes: on the wire grew to 16008 B from 16007 B"; !strings.Contains(o.stderr, want) {
+		t.Errorf("standard error is %q, want %q in it", o.stderr, want)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,7 +21,7 @@ type cli struct {
 	Batch   number   `help:"Largest batch; 1, 2, 4 … up to it are measured (default 512, with --quick 64)." placeholder:"N"`
 	Only    numbers  `help:"These batches alone, in place of 1, 2, 4 … (dispatch, expert)." placeholder:"N,N"`
 	Preset  string   `help:"Dimensions of a model by one word: qwen3.5-122b, qwen3-30b or tiny." placeholder:"NAME"`
-	Quick   bool     `help:"A small layer and small batches: done within 15 s."`
+	Quick   bool     `help:"A small layer and small batches: done within 15 s. Of the gate its counters."`
 	JSON    bool     `name:"json" help:"Print one JSON object; docs/bench-json.md describes it."`
 	Judge   bool     `help:"Fail where a bar is missed."`
 	Repeat  number   `help:"Rounds of every batch, pairs of every point (default: as many as --budget allows)." placeholder:"N"`
@@ -48,14 +49,18 @@ type cli struct {
 	Tokens    number  `help:"Tokens of each that are counted (default 16)." placeholder:"N" group:"model"`
 	Prefill   number  `help:"Tokens of the prompt that is read in one go (default 512; none: 0)." placeholder:"N" group:"model"`
 
+	Update    bool   `help:"Write what was measured as the new baselines; needs --why." group:"gate"`
+	Why       string `help:"Why the baselines change; it is written beside them." placeholder:"TEXT" group:"gate"`
+	Baselines string `help:"Folder of baselines (default: those built in; with --update bench/baselines)." placeholder:"DIR" group:"gate"`
+
 	Usage helpFlag `name:"help" help:"Print help." short:"h"`
 
-	Scenario string `arg:"" optional:"" default:"dispatch" help:"What to measure: dispatch, expert, kernels, model, wire. list names them."`
+	Scenario string `arg:"" optional:"" default:"dispatch" help:"What to measure: dispatch, expert, kernels, model, wire, gate. list names them."`
 }
 
 // Help is printed by kvasir-bench --help.
 func (cli) Help() string {
-	return `The layer has the dimensions of Qwen3.5-122B-A10B and random weights. dispatch computes every batch here, then by workers behind a gateway and a hub at 0 ms, then at each --rtt, in turns; the largest batch also with several dispatches under way. Every answer is compared with the local one, bit for bit. expert is the same without a network. kernels computes here alone, beside the peak of int8 and the rate of memory. model runs a whole model beside them. wire moves bytes over the path between worker and backbone, beside bare TCP.
+	return `The layer has the dimensions of Qwen3.5-122B-A10B and random weights. dispatch computes every batch here, then by workers behind a gateway and a hub at 0 ms, then at each --rtt, in turns; the largest batch also with several dispatches under way. Every answer is compared with the local one, bit for bit. expert is the same without a network. kernels computes here alone, beside the peak of int8 and the rate of memory. model runs a whole model beside them. wire moves bytes over the path between worker and backbone, beside bare TCP. gate counts and compares with baselines, and fails where something is worse than it was.
 
 Every flag has an environment variable: KVASIR_BATCH is that of --batch. KVASIR_KERNEL chooses the kernels.
 
@@ -68,17 +73,20 @@ Examples:
     kvasir-bench kernels
     kvasir-bench model -m model.gguf --sequences 1,64
     kvasir-bench --json dispatch > figures.json
+    kvasir-bench gate
+    kvasir-bench gate --update --why "answers are packed tighter"
     kvasir-bench list`
 }
 
 // foreign names the flags that say nothing to a scenario. On the command line they are mistakes; variables
 // may be meant for another run.
 var foreign = map[string][]string{
-	bench.DispatchName: modelFlags,
-	bench.ExpertName:   slices.Concat(pathFlags, modelFlags),
-	bench.KernelsName:  slices.Concat(pathFlags, modelFlags, []string{"only", "quant"}),
-	bench.ModelName:    slices.Concat(pathFlags, layerFlags),
-	bench.WireName:     slices.Concat(pathFlags, layerFlags, modelFlags, []string{"seed", "preset"}),
+	bench.DispatchName: slices.Concat(modelFlags, gateFlags),
+	bench.ExpertName:   slices.Concat(pathFlags, modelFlags, gateFlags),
+	bench.KernelsName:  slices.Concat(pathFlags, modelFlags, gateFlags, []string{"only", "quant"}),
+	bench.ModelName:    slices.Concat(pathFlags, layerFlags, gateFlags),
+	bench.WireName:     slices.Concat(pathFlags, layerFlags, modelFlags, gateFlags, []string{"seed", "preset"}),
+	bench.GateName:     slices.Concat(pathFlags, layerFlags, modelFlags, []string{"seed", "preset", "judge", "budget"}),
 }
 
 // pathFlags are those of what lies between workers and backbone.
@@ -86,6 +94,9 @@ var pathFlags = []string{"rtt", "jitter", "up", "down", "stall", "workers", "wor
 
 // layerFlags are those of one layer.
 var layerFlags = []string{"batch", "only", "experts", "topk", "hidden", "ffn", "quant"}
+
+// gateFlags are those of the gate alone.
+var gateFlags = []string{"update", "why", "baselines"}
 
 // modelFlags are those of the scenario model alone.
 var modelFlags = []string{"model", "like", "sequences", "prompt", "tokens", "prefill"}
@@ -317,6 +328,26 @@ func (c *cli) wire() bench.Wire {
 	return w
 }
 
+// gate makes settings of flags.
+func (c *cli) gate() (bench.Gate, error) {
+	g := bench.DefaultGate()
+	c.Repeat.or(&g.Rounds)
+	g.Counters = c.Quick
+	switch {
+	case c.Update && strings.TrimSpace(c.Why) == "":
+		return g, usagef("--update needs --why: say what has changed, for who reads the baselines later")
+	case !c.Update && c.Why != "":
+		return g, usagef("--why is for --update")
+	}
+	if c.Baselines != "" {
+		if info, err := os.Stat(c.Baselines); err != nil || !info.IsDir() {
+			return g, usagef("--baselines %s: no such folder", c.Baselines)
+		}
+		g.Baselines = os.DirFS(c.Baselines)
+	}
+	return g, nil
+}
+
 // model makes settings of flags.
 func (c *cli) model() (bench.Model, error) {
 	m := bench.DefaultModel()
@@ -400,6 +431,7 @@ func parse(args []string, stdout io.Writer, getenv func(string) string) (*cli, e
 		kong.Exit(func(int) { panic("BUG: kong must not end the process") }),
 		kong.ExplicitGroups([]kong.Group{
 			{Key: "path", Title: "Flags of what lies between workers and backbone:"}, {Key: "model", Title: "Flags of model:"},
+			{Key: "gate", Title: "Flags of gate:"},
 		}),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: bench.Columns}),
 		kong.Resolvers(kong.ResolverFunc(func(_ *kong.Context, _ *kong.Path, f *kong.Flag) (any, error) {

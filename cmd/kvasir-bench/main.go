@@ -104,6 +104,8 @@ func (a *app) run(ctx context.Context, args []string) error {
 		return a.list(c.JSON)
 	case bench.DispatchName, bench.ExpertName:
 		return a.dispatch(ctx, c)
+	case bench.GateName:
+		return a.gate(ctx, c)
 	case bench.KernelsName:
 		return a.kernels(ctx, c)
 	case bench.ModelName:

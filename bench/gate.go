@@ -1,0 +1,133 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"runtime"
+	"time"
+
+	"kvasir/internal/moe"
+	"kvasir/kernels/variant"
+)
+
+// GateName is the name of the scenario Gate.
+const GateName = "gate"
+
+// Gate holds what has been reached: it counts and measures, and compares with baselines.
+//
+// Counters are exact, whatever the machine does besides: allocations, bytes on the wire, frames, system
+// calls and copies of a dispatch. More than the baseline is a failure. Times are judged only as ratios of
+// two things that take turns within the run: a kernel and the bare loop of its instructions, large batches
+// and small ones, our bytes and bare ones. The bound of a ratio leaves room for how far it was seen to
+// spread. Where the machine changes under the run there is no verdict on a ratio, and the report says so.
+type Gate struct {
+	Baselines fs.FS // nil: those that were built in
+	Rounds    int   // pairs of a ratio
+	Tries     int   // times that a ratio below its bound is measured, before it counts as missed
+	Counters  bool  // these alone: seconds
+
+	kernels Kernels                       // the layer of the kernels' ratios
+	bytes   int64                         // of a way and round of the wire's ratios
+	rtt     time.Duration                 // of the path on which dispatches are pipelined
+	own     float64                       // ownLeast
+	sends   int                           // of each batch that is counted
+	slow    float64                       // by which part the kernels are slowed down, for tests
+	wrap    func(moe.Experts) moe.Experts // of the worker's executor, for tests
+	only    func(name string) bool        // what is measured, for tests; nil: everything
+}
+
+// DefaultGate is what changes have to pass.
+func DefaultGate() Gate {
+	k := DefaultKernels()
+	k.Experts, k.least = 64, 120*time.Millisecond // of all the weights a quarter: much more than caches hold
+	return Gate{Rounds: 9, Tries: 3, kernels: k, bytes: 32 << 20, rtt: 20 * time.Millisecond, own: ownLeast, sends: gateDispatches}
+}
+
+// Limits of Gate.
+const (
+	gateRoundsMost = 100
+	gatePairsLeast = 3 // fewer that are kept: the machine is too noisy to tell
+)
+
+// Check returns an error, wrapping ErrSettings, that names the flag to change.
+func (g Gate) Check() error {
+	if g.Rounds < gatePairsLeast || g.Rounds > gateRoundsMost {
+		return fmt.Errorf("%w: --repeat %d, want %d to %d pairs", ErrSettings, g.Rounds, gatePairsLeast, gateRoundsMost)
+	}
+	return nil
+}
+
+// GateObserver is told what happens during a run, on the goroutine of Run. Its fields may be nil.
+type GateObserver struct {
+	Begin    func(*GateReport)
+	Progress func(done float64, doing string)
+	Line     func(GateLine) // every line, when it is final
+}
+
+// gateRun is a Run under way. One goroutine owns it.
+type gateRun struct {
+	g      Gate
+	o      GateObserver
+	base   *baselines
+	report GateReport
+
+	subject *subject      // of the kernels' ratios; nil: not made yet
+	pairs   []*kernelPair // of them, the last that were measured
+	done    int           // lines
+	all     int           // lines that there will be
+}
+
+// Run counts, measures and judges. When ctx ends it returns what is finished together with ctx's error.
+func (g Gate) Run(ctx context.Context, o GateObserver) (*GateReport, error) {
+	if err := g.Check(); err != nil {
+		return nil, err
+	}
+	kernel, err := variant.Active()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", variant.Env, err)
+	}
+	r := &gateRun{g: g, o: o}
+	if r.base, err = readBaselines(g.Baselines, kernel.Variant.String()); err != nil {
+		return nil, err
+	}
+	defer func() { r.subject.close() }()
+	r.report = GateReport{Machine: ReadMachine(), Lines: []GateLine{}, Settings: GateSettings{
+		Scenario: GateName, Kernel: kernel.Variant.String(), Threads: runtime.GOMAXPROCS(0), Rounds: g.Rounds,
+		Baselines: r.base.level,
+	}}
+	if o.Begin != nil {
+		o.Begin(&r.report)
+	}
+	ratios := g.ratios()
+	if g.Counters {
+		ratios = nil
+	}
+	r.all = len(gateCounters()) + len(ratios)
+	if err := r.counters(ctx); err != nil {
+		return &r.report, err
+	}
+	for i := range ratios {
+		if err := r.ratio(ctx, &ratios[i]); err != nil {
+			return &r.report, fmt.Errorf("%s: %w", ratios[i].text, err)
+		}
+	}
+	return &r.report, ctx.Err()
+}
+
+func (r *gateRun) progress(doing string) {
+	if r.o.Progress != nil {
+		r.o.Progress(float64(r.done)/float64(r.all), doing)
+	}
+}
+
+func (r *gateRun) line(x GateLine) {
+	r.done++
+	r.report.Lines = append(r.report.Lines, x)
+	if r.o.Line != nil {
+		r.o.Line(x)
+	}
+}
+
+// wanted reports whether something is measured.
+func (g *Gate) wanted(name string) bool { return g.only == nil || g.only(name) }
