@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"path/filepath"
 	"time"
@@ -31,7 +30,9 @@ type BatchRun struct {
 // Errors of RunBatch; each says what to do.
 var (
 	// ErrOtherInput: what is left of an interrupted run is of another input.
-	ErrOtherInput = errors.New("is left of a run over another input, or with another model: delete it, or give another output")
+	ErrOtherInput = errors.New("is left of a run over another input: delete it, or give another output")
+	// ErrOtherModel: what is left of an interrupted run is of another model.
+	ErrOtherModel = errors.New("is left of a run with another model: take that one again, delete what is left, or give another output")
 	// ErrOutput: the answers cannot go where they are wanted.
 	ErrOutput = errors.New("give another file for the output")
 	// ErrLines: the input is wrong.
@@ -54,7 +55,7 @@ func (e *Engine) RunBatch(ctx context.Context, r BatchRun) (b *batches.Batch, er
 	if err != nil {
 		return nil, err
 	}
-	is := map[string]string{"sha256": sum, "model": e.Name()}
+	is := map[string]string{"sha256": sum, "model": e.Name(), "hash": e.arithmetic()}
 	fresh := false
 	if _, err := os.Stat(r.folder()); errors.Is(err, os.ErrNotExist) {
 		fresh = true
@@ -71,7 +72,7 @@ func (e *Engine) RunBatch(ctx context.Context, r BatchRun) (b *batches.Batch, er
 		return nil, fmt.Errorf("%s: another process answers this batch (%w); wait until it has ended", r.folder(), err)
 	}
 	h := serve.New(generator{e}, serve.Options{Model: e.Name()})
-	s, err := batches.Open(ctx, r.folder(), batches.Options{Answerer: h})
+	s, err := batches.Open(ctx, r.folder(), batches.Options{Answerer: h, Model: e.arithmetic()})
 	if err != nil {
 		return nil, err
 	}
@@ -179,9 +180,10 @@ func (r *BatchRun) follow(ctx context.Context, s *batches.Store, is map[string]s
 		if b, err = r.begin(ctx, s, is, endpoint); err != nil {
 			return nil, err
 		}
-	case !maps.Equal(list[0].Metadata, is):
-		return nil, fmt.Errorf("%s %w", r.folder(), ErrOtherInput)
 	default:
+		if err := r.same(list[0].Metadata, is); err != nil {
+			return nil, err
+		}
 		b = list[0]
 	}
 	tick := time.NewTicker(progressTime)
@@ -207,17 +209,44 @@ func (r *BatchRun) follow(ctx context.Context, s *batches.Store, is map[string]s
 	}
 }
 
+// same refuses to go on with a run that was over another input, or with a model that computes other bits.
+func (r *BatchRun) same(was, is map[string]string) error {
+	switch {
+	case was["sha256"] != is["sha256"]:
+		return fmt.Errorf("%s %w", r.folder(), ErrOtherInput)
+	case was["model"] != is["model"]:
+		return fmt.Errorf("%s, %.100q and not %.100q, %w", r.folder(), was["model"], is["model"], ErrOtherModel)
+	case was["hash"] != is["hash"]:
+		return fmt.Errorf("%s, %.100q with other weights, another profile, or another --kv or --state (%.12s, and now %.12s), %w",
+			r.folder(), is["model"], was["hash"], is["hash"], ErrOtherModel)
+	}
+	return nil
+}
+
+// arithmetic names what decides the bits of answers: the weights with their profile, and how sequences are
+// kept. Where the experts are computed does not.
+func (e *Engine) arithmetic() string {
+	h := e.sum()
+	sum := sha256.Sum256(fmt.Appendf(h[:], "kv %v state %v", e.options.KV, e.options.State))
+	return hex.EncodeToString(sum[:16])
+}
+
 func (r *BatchRun) begin(ctx context.Context, s *batches.Store, is map[string]string, endpoint string) (*batches.Batch, error) {
 	in, err := os.Open(r.Input)
 	if err != nil {
 		return nil, err
 	}
 	defer in.Close() //nolint:errcheck // it is only read
+	info, err := in.Stat()
+	if err != nil {
+		return nil, err
+	}
 	f, err := s.AddFile(ctx, filepath.Base(r.Input), "batch", in)
 	if err != nil {
 		return nil, err
 	}
-	return s.Create(ctx, f.ID, endpoint, is)
+	// One input has one output, byte for byte, whenever it is computed.
+	return s.Create(ctx, batches.Work{Input: f.ID, Endpoint: endpoint, Metadata: is, Stamp: info.ModTime()})
 }
 
 // fetch puts the files of a batch where they are wanted.

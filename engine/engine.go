@@ -65,6 +65,7 @@ type Engine struct {
 	other     bool // made by With: the file is another's
 	profile   ref.Profile
 	measured  bool // the profile was measured, not the default
+	sum       func() experts.Hash
 }
 
 // Open loads a model with all its experts on this machine.
@@ -78,6 +79,7 @@ func Open(o Options) (*Engine, error) {
 		_ = f.Close() // read only: nothing is lost
 		return nil, fmt.Errorf("%s: %w", f.Name, err)
 	}
+	e.sum = sync.OnceValue(func() experts.Hash { return experts.HashModel(e.file, e.profile) })
 	return e, nil
 }
 
@@ -297,7 +299,7 @@ func (e *Engine) Experts() moe.Experts { return e.experts }
 func (e *Engine) Model() worker.Model {
 	return worker.Model{
 		Experts: e.experts, Layers: e.model.Layers, PerLayer: e.model.Experts, Hidden: e.model.Hidden,
-		Hash: experts.HashModel(e.file, e.profile), Profile: experts.HashProfile(e.profile),
+		Hash: e.sum(), Profile: experts.HashProfile(e.profile),
 	}
 }
 

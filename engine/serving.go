@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 
 	"kvasir/engine/batches"
 	"kvasir/engine/chat"
@@ -114,6 +112,11 @@ type ServeOptions struct {
 	// Embedded is where workers come to a hub and a gateway that are part of this node; empty: it has none.
 	// Hubs are to be empty then.
 	Embedded string
+
+	// Database, the address of a PostgreSQL database, and Files, a folder, are what the serving nodes share
+	// that work on the same batch jobs. Both empty: batch jobs are this node's own, in the home folder.
+	Database string
+	Files    string
 }
 
 // ServeNode is a backbone with its workers that answers over HTTP.
@@ -160,43 +163,6 @@ func NewServeNode(o ServeOptions) (*ServeNode, error) {
 		return nil, errors.Join(err, n.close())
 	}
 	return n, nil
-}
-
-// openBatches goes on with the batch jobs of the home folder. Where another process has them, or there is no
-// folder, this one serves none.
-func (n *ServeNode) openBatches(o ServeOptions) error {
-	dir, err := o.Home.path("batches")
-	if errors.Is(err, ErrNoHome) {
-		return nil
-	}
-	if err == nil {
-		err = os.MkdirAll(dir, 0o700)
-	}
-	if err != nil {
-		return err
-	}
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return err
-	}
-	if err := lockFile(f); err != nil {
-		_ = f.Close() // nothing was written
-		if errors.Is(err, errLocked) {
-			if o.Log != nil {
-				o.Log.Warn("batch jobs are served by another process of this home folder, and not by this one", "home", o.Home)
-			}
-			return nil
-		}
-		return err
-	}
-	n.unlock = func() { _ = f.Close() } // nor here
-	if n.batches, err = batches.Open(context.Background(), dir, batches.Options{Answerer: n.handler, Log: o.Log}); err != nil {
-		return fmt.Errorf("%w; to serve without the batch jobs that are there, move %s away", err, dir)
-	}
-	h := batches.NewHandler(n.batches)
-	n.handler.Handle("/v1/files", h)
-	n.handler.Handle("/v1/batches", h)
-	return nil
 }
 
 // Model is the name of what is served.

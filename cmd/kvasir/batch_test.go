@@ -1,10 +1,10 @@
 package main
 
 import (
+	"database/sql"
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -20,16 +20,14 @@ func requests(n int) []byte {
 	return []byte(b.String())
 }
 
-var createdAt = regexp.MustCompile(`"created":\d+`)
-
-// answerFile reads a file of answers, but for when they were made.
+// answerFile reads a file of answers.
 func answerFile(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return createdAt.ReplaceAllString(string(text), "")
+	return string(text)
 }
 
 func TestBatchGoesOnWhereItWasKilled(t *testing.T) {
@@ -45,15 +43,18 @@ func TestBatchGoesOnWhereItWasKilled(t *testing.T) {
 	if !strings.Contains(o.stdout, fmt.Sprintf("%d lines answered", lines)) || !strings.Contains(o.stdout, "1 lines failed") {
 		t.Errorf("printed %q", o.stdout)
 	}
-	for range 3 {
+	for i := range 3 {
 		cmd := call{args: []string{"batch", "run", in, "-o", cut, "--home", home}}.command(t)
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		awaitAnswers(t, filepath.Join(cut+".part", "batches.db-wal"))
+		awaitAnswers(t, cut+".part", 60*(i+1))
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // it was killed
 	}
+	kvasir(t, "batch", "run", in, "-o", cut, "--home", home, "--kv", "q8_0").wantFailure(t, statusFailed, "another --kv", "another model", cut+".part")
+	other := writeFile(t, "other.jsonl", requests(2))
+	kvasir(t, "batch", "run", other, "-o", cut, "--home", home).wantFailure(t, statusFailed, "another input")
 	kvasir(t, "batch", "run", in, "-o", cut, "--home", home).wantDone(t)
 	if got, want := answerFile(t, cut), answerFile(t, whole); got != want || strings.Count(got, "\n") != lines {
 		t.Errorf("%d answers differ from those of an undisturbed run:\n%.400s\n%.400s", strings.Count(got, "\n"), got, want)
@@ -66,15 +67,33 @@ func TestBatchGoesOnWhereItWasKilled(t *testing.T) {
 	}
 }
 
-// awaitAnswers returns when a database has been written to.
-func awaitAnswers(t *testing.T, wal string) {
+// awaitAnswers returns when so many lines of the newest batch in a folder are answered.
+func awaitAnswers(t *testing.T, folder string, lines int) {
 	t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if s, err := os.Stat(wal); err == nil && s.Size() > 300<<10 {
+	done := 0
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if done = answered(t, filepath.Join(folder, "batches.db")); done >= lines {
 			return
 		}
 	}
-	t.Fatal("nothing was written")
+	t.Fatalf("%d lines were answered, want %d", done, lines)
+}
+
+// answered reads the database of another process; -1: it is not there yet.
+func answered(t *testing.T, path string) (n int) {
+	t.Helper()
+	if _, err := os.Stat(path); err != nil {
+		return -1
+	}
+	db, err := sql.Open("sqlite", "file:"+path+"?mode=ro&_pragma=busy_timeout(5000)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close() //nolint:errcheck // it is only read
+	if db.QueryRowContext(t.Context(), "SELECT completed + failed FROM batches ORDER BY number DESC LIMIT 1").Scan(&n) != nil {
+		return -1 // it is being made
+	}
+	return n
 }
 
 func TestBatchesOfAServer(t *testing.T) {

@@ -134,6 +134,7 @@ var flagGroups = []kong.Group{
 	{Key: "chat", Title: "Flags of a chat:"},
 	{Key: "sampling", Title: "Flags of the choice of tokens:"},
 	{Key: "memory", Title: "Flags of memory:"},
+	{Key: "batches", Title: "Flags of batch jobs that servers share:"},
 	{Key: "swarm", Title: "Flags of a swarm:"},
 	{Key: "tls", Title: "Flags of certificates:"},
 	{Key: "limits", Title: "Flags of limits:"},

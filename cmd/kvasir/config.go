@@ -96,6 +96,9 @@ func settingInForce(parsed *kong.Context, s *settings, command string, flag *kon
 	if flag.Name == "config" && v.text == "" {
 		v.text = s.file
 	}
+	if v.text != "" && flag.Target.Type() == reflect.TypeFor[databaseURL]() {
+		v.text = databaseURL(v.text).shown()
+	}
 	v.From, v.Name, v.Line = v.source.kind, v.source.name, v.source.line
 	if v.text != "" || flag.Target.Kind() != reflect.Pointer {
 		v.Value = typedValue(settingType(flag).Kind(), &v.text)

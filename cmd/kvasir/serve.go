@@ -12,6 +12,7 @@ type serveCmd struct {
 	Listen         string `help:"Address to answer on over HTTP (default ${default})." placeholder:"HOST:PORT" default:"127.0.0.1:8080"`
 	Embedded       bool   `help:"Be hub and gateway too: workers join with nothing else running." group:"swarm"`
 	EmbeddedListen string `help:"Address that workers come to with --embedded (default ${default})." placeholder:"HOST:PORT" default:":7700" group:"swarm"`
+	batchesFlags
 	backboneFlags
 	jsonFlag
 }
@@ -30,7 +31,8 @@ Examples:
 
     kvasir serve
     kvasir serve -m model.gguf --embedded
-    kvasir serve -m model.gguf --hub ID@gateway.example:443`
+    kvasir serve -m model.gguf --hub ID@gateway.example:443
+    kvasir serve --batches postgres://kvasir@db.example/kvasir --files /mnt/shared/kvasir`
 }
 
 // serveReady is what kvasir serve --json prints when it listens.
@@ -70,11 +72,15 @@ func (c *serveCmd) Run(ctx context.Context, a *app) error {
 	if c.Sequences > maxSequences {
 		return usagef("--sequences: at most %d", maxSequences)
 	}
+	if err := c.batchesFlags.check(); err != nil {
+		return err
+	}
 	load := newLoading(a)
 	o := c.modelFlags.options()
 	o.Sequences, o.Progress = int(c.Sequences), load.progress()
 	n, err := engine.NewServeNode(engine.ServeOptions{
 		BackboneOptions: c.backboneFlags.options(a, o, now), Listen: c.Listen, Embedded: c.embedded(),
+		Database: string(c.Batches), Files: string(c.Files),
 	})
 	load.end()
 	if err != nil {

@@ -8,10 +8,13 @@
 //	POST   /v1/batches/ID/cancel
 //
 // Files lie in a folder; what is known of them, the batches and their lines are in a SQLite database beside
-// them. A batch is checked whole before anything is computed for it. Its lines go through the queue River
-// in groups: a job is inserted in the transaction that records the batch, and the answer of a line is
-// written in a transaction of its own. What is killed goes on with the lines that have no answer yet, so
-// each custom_id is answered exactly once. A job that runs twice does no harm: the first answer stands.
+// them, or in a PostgreSQL database that several nodes share as they share the folder. A batch is checked
+// whole before anything is computed for it. Its lines go through the queue River in groups: a job is
+// inserted in the transaction that records the batch, and the answer of a line is written in the one that
+// counts it as done. What is killed goes on with the lines that have no answer yet, on this node or another,
+// so each custom_id is answered exactly once. A job that runs twice does no harm: the first answer stands.
+//
+// Batches take turns, a group each. A batch is computed by nodes of the model that it was begun with.
 //
 // A batch ends when every line is done, when it is cancelled, or when its time is over; what is done by
 // then is in its output.
@@ -96,6 +99,9 @@ type Batch struct {
 	Output     string    // file; empty: none
 	ErrorFile  string    // file of the lines that failed; empty: none
 	Validation []LineError
+	Model      string // that computes it, as Options.Model has it
+
+	stamp time.Time // that stands in its answers
 }
 
 // Done reports whether the batch has ended.

@@ -3,10 +3,13 @@ package batches
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -17,9 +20,76 @@ import (
 	"go.uber.org/goleak"
 
 	"kvasir/engine/serve"
+	"kvasir/internal/pgtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if s, err := postgres(); err == nil {
+			if err := s.Stop(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				code = max(code, 1)
+			}
+		}
+		os.Exit(code)
+	}), goleak.IgnoreTopFunction("os/exec.(*Cmd).Start.func2"), goleak.IgnoreAnyFunction("os/exec.(*Cmd).writerDescriptor.func1"))
+}
+
+// postgres is one server for all tests; none is started unless it is asked for.
+var postgres = sync.OnceValues(func() (*pgtest.Server, error) {
+	if !asked.Load() {
+		return nil, pgtest.ErrAbsent
+	}
+	return pgtest.Start()
+})
+
+var asked atomic.Bool
+
+// kinds runs a test on both databases. The folder of a store names its database.
+func kinds(t *testing.T, f func(t *testing.T, kind string)) {
+	t.Helper()
+	for _, kind := range []string{"sqlite", "postgres"} {
+		t.Run(kind, func(t *testing.T) {
+			if kind == "postgres" {
+				needPostgres(t)
+			}
+			f(t, kind)
+		})
+	}
+}
+
+func needPostgres(t *testing.T) {
+	t.Helper()
+	asked.Store(true)
+	if _, err := postgres(); errors.Is(err, pgtest.ErrAbsent) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// folder is a new one for a store. On PostgreSQL it has a database of its own.
+func folder(t *testing.T, kind string) string {
+	t.Helper()
+	return filepath.Join(t.TempDir(), kind)
+}
+
+// databaseOf is the address of that of a folder; empty: SQLite.
+func databaseOf(t *testing.T, dir string) string {
+	t.Helper()
+	if filepath.Base(dir) != "postgres" {
+		return ""
+	}
+	s, err := postgres()
+	if err != nil {
+		t.Fatal(err)
+	}
+	url, err := s.Database(fmt.Sprintf("s%x", sha256.Sum256([]byte(dir)))[:40])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return url
+}
 
 // echo answers a request with its prompt, and counts.
 type echo struct {
@@ -66,7 +136,7 @@ var at = time.Unix(1_800_000_000, 0)
 
 func openStore(t *testing.T, dir string, e *echo, now func() time.Time) *Store {
 	t.Helper()
-	s, err := Open(t.Context(), dir, Options{Answerer: e, Now: now, Groups: 2})
+	s, err := Open(t.Context(), dir, Options{Answerer: e, Now: now, Groups: 2, Database: databaseOf(t, dir), beat: 200 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +163,7 @@ func create(t *testing.T, s *Store, text string) *Batch {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := s.Create(t.Context(), f.ID, "/v1/completions", map[string]string{"who": "me"})
+	b, err := s.Create(t.Context(), Work{Input: f.ID, Endpoint: "/v1/completions", Metadata: map[string]string{"who": "me"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,10 +210,12 @@ func closeStore(t *testing.T, s *Store) {
 	}
 }
 
-func TestEveryLineIsAnsweredOnce(t *testing.T) {
+func TestEveryLineIsAnsweredOnce(t *testing.T) { kinds(t, testEveryLineIsAnsweredOnce) }
+
+func testEveryLineIsAnsweredOnce(t *testing.T, kind string) {
 	e := newEcho()
 	e.busy.Store(1) // one is told to come again
-	s := openStore(t, t.TempDir(), e, fixed)
+	s := openStore(t, folder(t, kind), e, fixed)
 	defer closeStore(t, s)
 	const lines = 100
 	b := wait(t, s, create(t, s, input(lines, func(i int) string {
@@ -178,14 +250,16 @@ func TestEveryLineIsAnsweredOnce(t *testing.T) {
 }
 
 // TestWorkGoesOnWhereItEnded closes the store, time and again, in the middle of a batch.
-func TestWorkGoesOnWhereItEnded(t *testing.T) {
+func TestWorkGoesOnWhereItEnded(t *testing.T) { kinds(t, testWorkGoesOnWhereItEnded) }
+
+func testWorkGoesOnWhereItEnded(t *testing.T, kind string) {
 	const lines = 150
-	whole := openStore(t, t.TempDir(), newEcho(), fixed)
+	whole := openStore(t, folder(t, kind), newEcho(), fixed)
 	want := wait(t, whole, create(t, whole, input(lines, numbered)).ID)
 	wanted := text(t, whole, want.Output)
 	closeStore(t, whole)
 
-	e, dir := newEcho(), t.TempDir()
+	e, dir := newEcho(), folder(t, kind)
 	e.hold = make(chan struct{})
 	s := openStore(t, dir, e, fixed)
 	id := create(t, s, input(lines, numbered)).ID
@@ -208,6 +282,10 @@ func TestWorkGoesOnWhereItEnded(t *testing.T) {
 }
 
 func TestCancelledAndExpiredBatchesKeepWhatIsDone(t *testing.T) {
+	kinds(t, testCancelledAndExpiredBatchesKeepWhatIsDone)
+}
+
+func testCancelledAndExpiredBatchesKeepWhatIsDone(t *testing.T, kind string) {
 	for status, end := range map[string]func(s *Store, id string, now *atomic.Int64) error{
 		Cancelled: func(s *Store, id string, _ *atomic.Int64) error {
 			_, err := s.Cancel(context.Background(), id)
@@ -222,7 +300,7 @@ func TestCancelledAndExpiredBatchesKeepWhatIsDone(t *testing.T) {
 			e := newEcho()
 			e.hold = make(chan struct{})
 			var now atomic.Int64
-			s := openStore(t, t.TempDir(), e, func() time.Time { return at.Add(time.Duration(now.Load())) })
+			s := openStore(t, folder(t, kind), e, func() time.Time { return at.Add(time.Duration(now.Load())) })
 			defer closeStore(t, s)
 			id := create(t, s, input(100, numbered)).ID
 			for range 10 {
@@ -252,9 +330,11 @@ func TestCancelledAndExpiredBatchesKeepWhatIsDone(t *testing.T) {
 	}
 }
 
-func TestWrongFilesCostNothing(t *testing.T) {
+func TestWrongFilesCostNothing(t *testing.T) { kinds(t, testWrongFilesCostNothing) }
+
+func testWrongFilesCostNothing(t *testing.T, kind string) {
 	e := newEcho()
-	s := openStore(t, t.TempDir(), e, fixed)
+	s := openStore(t, folder(t, kind), e, fixed)
 	defer closeStore(t, s)
 	good := `{"custom_id":"a","method":"POST","url":"/v1/completions","body":{"prompt":"x"}}` + "\n"
 	for _, c := range []struct {
@@ -296,8 +376,10 @@ func TestWrongFilesCostNothing(t *testing.T) {
 	}
 }
 
-func TestFilesStayInTheirFolder(t *testing.T) {
-	dir := t.TempDir()
+func TestFilesStayInTheirFolder(t *testing.T) { kinds(t, testFilesStayInTheirFolder) }
+
+func testFilesStayInTheirFolder(t *testing.T, kind string) {
+	dir := folder(t, kind)
 	s := openStore(t, dir, newEcho(), fixed)
 	defer closeStore(t, s)
 	f, err := s.AddFile(t.Context(), "../../etc/passwd", "batch", strings.NewReader("x"))

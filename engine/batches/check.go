@@ -118,5 +118,5 @@ func parseLine(text []byte) (l line, err error) {
 // stamp makes what tells answers apart a function of the line, so that a job that is run again, from the
 // beginning or from where it was killed, gives the same bytes.
 func stamp(b *Batch, l *line) serve.Stamp {
-	return serve.NewStamp(b.Created, []byte(l.ID), l.Body)
+	return serve.NewStamp(b.stamp, []byte(l.ID), l.Body)
 }

@@ -23,12 +23,17 @@ func (s *Store) finish(ctx context.Context, id, status string) error {
 	if err != nil {
 		return err
 	}
+	s.cancel(id)
+	return nil
+}
+
+// cancel ends what runs of a batch here. Other nodes see by themselves that it has ended.
+func (s *Store) cancel(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r := s.running[id]; r != nil {
 		r.cancel()
 	}
-	return nil
 }
 
 func (s *Store) finishTx(ctx context.Context, tx *sql.Tx, id, status string) error {
@@ -36,7 +41,7 @@ func (s *Store) finishTx(ctx context.Context, tx *sql.Tx, id, status string) err
 	if status == Cancelled {
 		until = Cancelling
 	}
-	res, err := tx.ExecContext(ctx, "UPDATE batches SET status = ? WHERE id = ? AND status = ?", until, id, InProgress)
+	res, err := tx.ExecContext(ctx, "UPDATE batches SET status = $1 WHERE id = $2 AND status = $3", until, id, InProgress)
 	if err != nil {
 		return fmt.Errorf("batches: %w", err)
 	}
@@ -62,30 +67,41 @@ func (s *Store) end(ctx context.Context, id, status string) error {
 	if err != nil {
 		return err
 	}
-	failed, err := s.results(ctx, b, "batch_error", status, "status IS NOT 200")
+	defer output.drop()
+	failed, err := s.results(ctx, b, "batch_error", status, "(status IS NULL OR status != 200)")
 	if err != nil {
 		return err
 	}
-	err = s.inTx(ctx, func(tx *sql.Tx) error {
-		for _, f := range []File{output, failed} {
-			if f.ID == "" {
-				continue
-			}
-			if err := insertFile(ctx, tx, f); err != nil {
-				return err
-			}
-		}
-		_, err := tx.ExecContext(ctx, "UPDATE batches SET status = ?, ended = ?, output = ?, error_file = ? WHERE id = ?",
-			status, s.now().Unix(), output.ID, failed.ID, id)
-		if err != nil {
-			return fmt.Errorf("batches: %w", err)
-		}
-		return nil
-	})
-	if err != nil {
+	defer failed.drop()
+	if err := s.inTx(ctx, func(tx *sql.Tx) error { return s.endTx(ctx, tx, b, status, output, failed) }); err != nil {
 		return err
 	}
 	return s.purge(ctx, id)
+}
+
+// endTx records the end of a batch, and keeps its files, unless it has ended. So of two nodes that end it,
+// as one seemed dead, the second, which may have read lines while the first deleted them, keeps nothing.
+func (s *Store) endTx(ctx context.Context, tx *sql.Tx, b *Batch, status string, output, failed staged) error {
+	res, err := tx.ExecContext(ctx, "UPDATE batches SET status = $1, ended = $2, output = $3, error_file = $4 WHERE id = $5 AND ended = 0",
+		status, s.now().Unix(), output.ID, failed.ID, b.ID)
+	if err != nil {
+		return fmt.Errorf("batches: %w", err)
+	}
+	if n, err := res.RowsAffected(); err != nil || n == 0 {
+		return err
+	}
+	for _, f := range []staged{output, failed} {
+		if f.ID == "" {
+			continue
+		}
+		if err := s.keep(f); err != nil {
+			return err
+		}
+		if err := insertFile(ctx, tx, f.File); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Lines that are read, or deleted, while nobody else has the database.
@@ -97,8 +113,8 @@ const (
 // purge deletes the lines of a batch that has ended: its answers are in files.
 func (s *Store) purge(ctx context.Context, id string) error {
 	for {
-		res, err := s.db.ExecContext(ctx, `DELETE FROM lines WHERE batch = ? AND line IN
-			(SELECT line FROM lines WHERE batch = ? ORDER BY line LIMIT ?)`, id, id, deleteLines)
+		res, err := s.db.ExecContext(ctx, `DELETE FROM lines WHERE batch = $1 AND line IN
+			(SELECT line FROM lines WHERE batch = $1 ORDER BY line LIMIT $2)`, id, deleteLines)
 		if err != nil {
 			return fmt.Errorf("batches: %w", err)
 		}
@@ -110,18 +126,16 @@ func (s *Store) purge(ctx context.Context, id string) error {
 
 // results makes a file of some of a batch's lines; none where there are none. Its id is a function of the
 // batch's, so that a second try replaces what a first one has left.
-func (s *Store) results(ctx context.Context, b *Batch, kind, status, which string) (File, error) {
-	id := serve.NewStamp(b.Created, []byte(b.ID), []byte(kind)).ID
-	f := File{ID: filePrefix + id, Purpose: "batch_output", Name: b.ID + "_" + kind + ".jsonl", Created: s.now()}
+func (s *Store) results(ctx context.Context, b *Batch, kind, status, which string) (staged, error) {
 	var first int
-	err := s.db.QueryRowContext(ctx, "SELECT line FROM lines WHERE batch = ? AND "+which+" LIMIT 1", b.ID).Scan(&first)
+	err := s.db.QueryRowContext(ctx, "SELECT line FROM lines WHERE batch = $1 AND "+which+" LIMIT 1", b.ID).Scan(&first)
 	if errors.Is(err, sql.ErrNoRows) {
-		return File{}, nil
+		return staged{}, nil
 	}
 	if err != nil {
-		return File{}, fmt.Errorf("batches: %w", err)
+		return staged{}, fmt.Errorf("batches: %w", err)
 	}
-	f.Bytes, err = s.write(f.ID, func(w io.Writer) error {
+	f, err := s.stage(func(w io.Writer) error {
 		out := bufio.NewWriter(w)
 		for last, n := 0, readLines; n == readLines; {
 			var err error
@@ -131,13 +145,17 @@ func (s *Store) results(ctx context.Context, b *Batch, kind, status, which strin
 		}
 		return out.Flush()
 	})
+	f.File = File{
+		ID:      filePrefix + serve.NewStamp(b.Created, []byte(b.ID), []byte(kind)).ID,
+		Purpose: "batch_output", Name: b.ID + "_" + kind + ".jsonl", Bytes: f.Bytes, Created: s.now(),
+	}
 	return f, err
 }
 
 // someResults writes the next lines behind line last, and returns the last one and how many they are.
 func (s *Store) someResults(ctx context.Context, w io.Writer, b *Batch, status, which string, last int) (int, int, error) {
-	rows, err := s.db.QueryContext(ctx, "SELECT line, custom_id, status, answer FROM lines WHERE batch = ? AND line > ? AND "+which+
-		" ORDER BY line LIMIT ?", b.ID, last, readLines)
+	rows, err := s.db.QueryContext(ctx, "SELECT line, custom_id, status, answer FROM lines WHERE batch = $1 AND line > $2 AND "+which+
+		" ORDER BY line LIMIT $3", b.ID, last, readLines)
 	if err != nil {
 		return last, 0, fmt.Errorf("batches: %w", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // begin returns a batch of 100 lines, ten of which are done.
@@ -36,7 +37,11 @@ func holding() *echo {
 }
 
 func TestCancelledBatchEndsThoughItsServerIsKilled(t *testing.T) {
-	e, dir := holding(), t.TempDir()
+	kinds(t, testCancelledBatchEndsThoughItsServerIsKilled)
+}
+
+func testCancelledBatchEndsThoughItsServerIsKilled(t *testing.T, kind string) {
+	e, dir := holding(), folder(t, kind)
 	s := openStore(t, dir, e, fixed)
 	id := begin(t, s, e)
 	s.stop() // no job is begun any more
@@ -51,9 +56,11 @@ func TestCancelledBatchEndsThoughItsServerIsKilled(t *testing.T) {
 	}
 }
 
-func TestManyEndsOfABatchKeepItsAnswers(t *testing.T) {
+func TestManyEndsOfABatchKeepItsAnswers(t *testing.T) { kinds(t, testManyEndsOfABatchKeepItsAnswers) }
+
+func testManyEndsOfABatchKeepItsAnswers(t *testing.T, kind string) {
 	e := holding()
-	s := openStore(t, t.TempDir(), e, fixed)
+	s := openStore(t, folder(t, kind), e, fixed)
 	defer closeStore(t, s)
 	for range 5 {
 		id := begin(t, s, e)
@@ -69,8 +76,10 @@ func TestManyEndsOfABatchKeepItsAnswers(t *testing.T) {
 	}
 }
 
-func TestEndedBatchLeavesNoLines(t *testing.T) {
-	s := openStore(t, t.TempDir(), newEcho(), fixed)
+func TestEndedBatchLeavesNoLines(t *testing.T) { kinds(t, testEndedBatchLeavesNoLines) }
+
+func testEndedBatchLeavesNoLines(t *testing.T, kind string) {
+	s := openStore(t, folder(t, kind), newEcho(), fixed)
 	const lines = deleteLines + 3
 	b := wait(t, s, create(t, s, input(lines, numbered)).ID)
 	out := strings.Split(strings.TrimSuffix(text(t, s, b.Output), "\n"), "\n")
@@ -91,13 +100,17 @@ func TestEndedBatchLeavesNoLines(t *testing.T) {
 }
 
 func TestBatchWhoseFileIsGoneOrChangedEnds(t *testing.T) {
+	kinds(t, testBatchWhoseFileIsGoneOrChangedEnds)
+}
+
+func testBatchWhoseFileIsGoneOrChangedEnds(t *testing.T, kind string) {
 	for name, harm := range map[string]func(path string) error{
 		"gone":      os.Remove,
 		"cut off":   func(path string) error { return os.Truncate(path, 100) },
 		"other ids": func(path string) error { return os.WriteFile(path, []byte(other), 0o600) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			e, dir := holding(), t.TempDir()
+			e, dir := holding(), folder(t, kind)
 			s := openStore(t, dir, e, fixed)
 			id := begin(t, s, e)
 			b, err := s.Batch(t.Context(), id)
@@ -122,8 +135,10 @@ func TestBatchWhoseFileIsGoneOrChangedEnds(t *testing.T) {
 // other is a file like that of begin, with other ids.
 var other = strings.ReplaceAll(input(100, numbered), `"line `, `"lane `)
 
-func TestWhatAKilledUploadLeftIsRemoved(t *testing.T) {
-	dir := t.TempDir()
+func TestWhatAKilledUploadLeftIsRemoved(t *testing.T) { kinds(t, testWhatAKilledUploadLeftIsRemoved) }
+
+func testWhatAKilledUploadLeftIsRemoved(t *testing.T, kind string) {
+	dir := folder(t, kind)
 	s := openStore(t, dir, newEcho(), fixed)
 	f, err := s.AddFile(t.Context(), "x", "batch", strings.NewReader("x"))
 	if err != nil {
@@ -131,7 +146,9 @@ func TestWhatAKilledUploadLeftIsRemoved(t *testing.T) {
 	}
 	closeStore(t, s)
 	for _, name := range []string{"new-1", "file-unknown"} {
-		if err := os.WriteFile(filepath.Join(dir, "files", name), []byte("x"), 0o600); err != nil {
+		path := filepath.Join(dir, "files", name)
+		old := time.Now().Add(-2 * strayTime)
+		if err := errors.Join(os.WriteFile(path, []byte("x"), 0o600), os.Chtimes(path, old, old)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -142,14 +159,16 @@ func TestWhatAKilledUploadLeftIsRemoved(t *testing.T) {
 	}
 }
 
-func TestBatchesAreBounded(t *testing.T) {
-	s := openStore(t, t.TempDir(), newEcho(), fixed)
+func TestBatchesAreBounded(t *testing.T) { kinds(t, testBatchesAreBounded) }
+
+func testBatchesAreBounded(t *testing.T, kind string) {
+	s := openStore(t, folder(t, kind), newEcho(), fixed)
 	defer closeStore(t, s)
 	fill := func(from, n int, ended int) {
 		t.Helper()
-		_, err := s.db.ExecContext(t.Context(), `WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < ?)
+		_, err := s.db.ExecContext(t.Context(), `WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < $1)
 			INSERT INTO batches (id, number, input, endpoint, metadata, status, created, expires, ended)
-			SELECT 'b' || (n + ?), n + ?, '', '', '{}', ?, 0, 1 << 40, ? FROM c`, n, from, from, Finalizing, ended)
+			SELECT 'b' || (n + $2), n + $2, '', '', '{}', $3, 0, 1099511627776, $4 FROM c`, n, from, Finalizing, ended)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -167,13 +186,15 @@ func TestBatchesAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Create(t.Context(), f.ID, "/v1/completions", nil); !errors.Is(err, ErrFull) {
+	if _, err := s.Create(t.Context(), Work{Input: f.ID, Endpoint: "/v1/completions"}); !errors.Is(err, ErrFull) {
 		t.Errorf("%v, want %v", err, ErrFull)
 	}
 }
 
-func TestFilesTakenAtATimeAreBounded(t *testing.T) {
-	s := openStore(t, t.TempDir(), newEcho(), fixed)
+func TestFilesTakenAtATimeAreBounded(t *testing.T) { kinds(t, testFilesTakenAtATimeAreBounded) }
+
+func testFilesTakenAtATimeAreBounded(t *testing.T, kind string) {
+	s := openStore(t, folder(t, kind), newEcho(), fixed)
 	defer closeStore(t, s)
 	h := NewHandler(s)
 	for range places {
@@ -189,7 +210,11 @@ func TestFilesTakenAtATimeAreBounded(t *testing.T) {
 }
 
 func TestEditorsMayMarkAFileAndEndItsLinesTheirWay(t *testing.T) {
-	s := openStore(t, t.TempDir(), newEcho(), fixed)
+	kinds(t, testEditorsMayMarkAFileAndEndItsLinesTheirWay)
+}
+
+func testEditorsMayMarkAFileAndEndItsLinesTheirWay(t *testing.T, kind string) {
+	s := openStore(t, folder(t, kind), newEcho(), fixed)
 	defer closeStore(t, s)
 	text := "\ufeff" + strings.ReplaceAll(input(3, numbered), "\n", "\r\n") + "\r\n  \r\n"
 	if b := wait(t, s, create(t, s, strings.TrimSuffix(text, "\n")).ID); b.Status != Completed || b.Completed != 3 {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"runtime"
 	"strings"
@@ -24,8 +25,7 @@ func (s *Store) AddFile(ctx context.Context, name, purpose string, r io.Reader) 
 	if count >= maxFiles {
 		return File{}, fmt.Errorf("%w: there are %d files; delete some", ErrTooBig, count)
 	}
-	id := newID(filePrefix)
-	n, err := s.write(id, func(w io.Writer) error {
+	f, err := s.stage(func(w io.Writer) error {
 		n, err := io.Copy(w, io.LimitReader(r, MaxBytes+1))
 		if err == nil && n > MaxBytes {
 			err = fmt.Errorf("%w: more than %d bytes", ErrTooBig, int64(MaxBytes))
@@ -35,14 +35,22 @@ func (s *Store) AddFile(ctx context.Context, name, purpose string, r io.Reader) 
 	if err != nil {
 		return File{}, err
 	}
-	f := File{id, purpose, name, n, s.now()}
-	return f, s.inTx(ctx, func(tx *sql.Tx) error { return insertFile(ctx, tx, f) })
+	defer f.drop()
+	f.File = File{newID(filePrefix), purpose, name, f.Bytes, s.now()}
+	if err := s.keep(f); err != nil {
+		return File{}, err
+	}
+	return f.File, s.inTx(ctx, func(tx *sql.Tx) error { return insertFile(ctx, tx, f.File) })
 }
 
 func (s *Store) now() time.Time { return s.o.Now().Truncate(time.Second) }
 
-// newPrefix begins the names of files that are not whole.
-const newPrefix = "new-"
+const (
+	// newPrefix begins the names of files that are not whole.
+	newPrefix = "new-"
+	// strayTime is how old a file is that another node has not recorded, before it counts as left behind.
+	strayTime = 24 * time.Hour
+)
 
 // tidy removes what a killed process has left: files that are not whole, or were never recorded.
 func (s *Store) tidy(ctx context.Context) error {
@@ -63,32 +71,55 @@ func (s *Store) tidy(ctx context.Context) error {
 		if known[name] || !strings.HasPrefix(name, newPrefix) && !strings.HasPrefix(name, filePrefix) {
 			continue
 		}
-		if err := os.Remove(s.path(name)); err != nil {
+		if s.db.shared {
+			if i, err := e.Info(); err != nil || time.Since(i.ModTime()) < strayTime {
+				continue // another node may be about to record it, or has removed it
+			}
+		}
+		if err := os.Remove(s.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("batches: %w", err)
 		}
 	}
 	return nil
 }
 
-// write makes a file, whole or not at all.
-func (s *Store) write(id string, fill func(io.Writer) error) (n int64, err error) {
+// staged is a file that is whole, and not under its name yet.
+type staged struct {
+	File
+	path string
+}
+
+// drop deletes it, unless it was kept.
+func (f staged) drop() {
+	if f.path != "" {
+		_ = os.Remove(f.path) // kept, it is not there; else it is tidied up later
+	}
+}
+
+// stage makes a file, whole or not at all. Who calls it drops it.
+func (s *Store) stage(fill func(io.Writer) error) (f staged, err error) {
 	tmp, err := os.CreateTemp(s.path("."), newPrefix+"*")
 	if err != nil {
-		return 0, fmt.Errorf("batches: %w", err)
+		return f, fmt.Errorf("batches: %w", err)
 	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(tmp.Name()) // err says more
-		}
-	}()
-	if err := errors.Join(fill(tmp), tmp.Sync()); err != nil {
-		return 0, errors.Join(err, tmp.Close())
+	f.path = tmp.Name()
+	err = errors.Join(fill(tmp), tmp.Sync())
+	if err == nil {
+		f.Bytes, err = tmp.Seek(0, io.SeekCurrent)
 	}
-	n, err = tmp.Seek(0, io.SeekCurrent)
-	if err := errors.Join(err, tmp.Close(), os.Rename(tmp.Name(), s.path(id)), syncDir(s.path("."))); err != nil {
-		return 0, fmt.Errorf("batches: %w", err)
+	if err = errors.Join(err, tmp.Close()); err != nil {
+		f.drop()
+		return staged{}, err
 	}
-	return n, nil
+	return f, nil
+}
+
+// keep puts a file under its name, for good.
+func (s *Store) keep(f staged) error {
+	if err := errors.Join(os.Rename(f.path, s.path(f.ID)), syncDir(s.path("."))); err != nil {
+		return fmt.Errorf("batches: %w", err)
+	}
+	return nil
 }
 
 // syncDir makes a new name in a folder last. On Windows there is no such call, and no need.
@@ -104,7 +135,7 @@ func syncDir(dir string) error {
 }
 
 func insertFile(ctx context.Context, tx *sql.Tx, f File) error {
-	_, err := tx.ExecContext(ctx, "INSERT INTO files (id, purpose, name, bytes, created) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+	_, err := tx.ExecContext(ctx, "INSERT INTO files (id, purpose, name, bytes, created) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING",
 		f.ID, f.Purpose, f.Name, f.Bytes, f.Created.Unix())
 	if err != nil {
 		return fmt.Errorf("batches: %w", err)
@@ -114,7 +145,7 @@ func insertFile(ctx context.Context, tx *sql.Tx, f File) error {
 
 // File returns what is known of a file.
 func (s *Store) File(ctx context.Context, id string) (File, error) {
-	list, err := s.files(ctx, "WHERE id = ?", id)
+	list, err := s.files(ctx, "WHERE id = $1", id)
 	if err == nil && len(list) == 0 {
 		err = fmt.Errorf("%w: file %.100q", ErrNotFound, id)
 	}
@@ -126,7 +157,7 @@ func (s *Store) File(ctx context.Context, id string) (File, error) {
 
 // Files returns all files, the newest first.
 func (s *Store) Files(ctx context.Context) ([]File, error) {
-	return s.files(ctx, "ORDER BY created DESC, rowid DESC")
+	return s.files(ctx, "ORDER BY created DESC, id")
 }
 
 func (s *Store) files(ctx context.Context, where string, args ...any) (list []File, err error) {
@@ -166,14 +197,17 @@ func (s *Store) Content(ctx context.Context, id string) (*os.File, error) {
 // DeleteFile deletes a file that no batch needs.
 func (s *Store) DeleteFile(ctx context.Context, id string) error {
 	err := s.inTx(ctx, func(tx *sql.Tx) error {
+		if err := s.db.turn(ctx, tx); err != nil { // no batch is begun over it
+			return err
+		}
 		var needed int
-		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM batches WHERE input = ? AND ended = 0", id).Scan(&needed); err != nil {
+		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM batches WHERE input = $1 AND ended = 0", id).Scan(&needed); err != nil {
 			return fmt.Errorf("batches: %w", err)
 		}
 		if needed > 0 {
 			return fmt.Errorf("%w: cancel the batch first", ErrInUse)
 		}
-		res, err := tx.ExecContext(ctx, "DELETE FROM files WHERE id = ?", id)
+		res, err := tx.ExecContext(ctx, "DELETE FROM files WHERE id = $1", id)
 		if err != nil {
 			return fmt.Errorf("batches: %w", err)
 		}

@@ -328,7 +328,7 @@ func (h *Handler) create(w http.ResponseWriter, r *http.Request) {
 		serve.Refuse(w, http.StatusBadRequest, "metadata", "metadata: want 16 pairs at most, of 64 and 512 characters")
 		return
 	}
-	b, err := h.s.Create(r.Context(), q.Input, q.Endpoint, q.Metadata)
+	b, err := h.s.Create(r.Context(), Work{Input: q.Input, Endpoint: q.Endpoint, Metadata: q.Metadata})
 	if err != nil {
 		h.fail(w, r, err)
 		return

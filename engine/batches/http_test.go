@@ -14,8 +14,10 @@ import (
 	"github.com/openai/openai-go/v3/option"
 )
 
-func TestOpenAIsClientUploadsAndFetches(t *testing.T) {
-	s := openStore(t, t.TempDir(), newEcho(), fixed)
+func TestOpenAIsClientUploadsAndFetches(t *testing.T) { kinds(t, testOpenAIsClientUploadsAndFetches) }
+
+func testOpenAIsClientUploadsAndFetches(t *testing.T, kind string) {
+	s := openStore(t, folder(t, kind), newEcho(), fixed)
 	defer closeStore(t, s)
 	server := httptest.NewServer(NewHandler(s))
 	defer server.Close()
@@ -92,8 +94,10 @@ func form(t *testing.T, fields ...string) (body, kind string) {
 	return b.String(), w.FormDataContentType()
 }
 
-func TestBadRequestsAboutBatchesAreNamed(t *testing.T) {
-	s := openStore(t, t.TempDir(), newEcho(), fixed)
+func TestBadRequestsAboutBatchesAreNamed(t *testing.T) { kinds(t, testBadRequestsAboutBatchesAreNamed) }
+
+func testBadRequestsAboutBatchesAreNamed(t *testing.T, kind string) {
+	s := openStore(t, folder(t, kind), newEcho(), fixed)
 	defer closeStore(t, s)
 	h := NewHandler(s)
 	noPurpose, kind1 := form(t, "file", "x")

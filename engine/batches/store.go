@@ -4,48 +4,48 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
-	"embed"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/pressly/goose/v3"
 	"github.com/riverqueue/river"
-	"github.com/riverqueue/river/riverdriver/riversqlite"
-	"github.com/riverqueue/river/rivermigrate"
-	_ "modernc.org/sqlite" // the driver
 )
-
-//go:embed migrations
-var migrations embed.FS
-
-// applicationID stands in the header of the database, so that no program takes it for another's.
-const applicationID = 0x4b76_4261
 
 // Options are for Open.
 type Options struct {
 	Answerer Answerer
-	Groups   int // of lines that are computed at a time; 8
+	// Model names what Answerer computes with, by at most 50 letters and digits. A batch is computed by
+	// one model: nodes of others leave it alone.
+	Model  string
+	Groups int // of lines that are computed at a time; 8
+	// Database is the address of a PostgreSQL database that several nodes share, as they share the
+	// folder. Empty: SQLite, in the folder, which is this process's alone; the caller sees to that.
+	Database string
 	Now      func() time.Time
 	Log      *slog.Logger // nil: none
+
+	beat time.Duration // between signs of life of a node; 0: beatTime
 }
 
-// Store is files and batches in a folder. One process has it at a time; the caller sees to that.
+// Store is files and batches in a folder.
 type Store struct {
 	dir   string
 	o     Options
-	db    *sql.DB
+	id    string // of this node
+	db    *database
 	queue *river.Client[*sql.Tx]
+	texts *budget
 	ctx   context.Context // of all work
 	stop  context.CancelFunc
+
+	answers chan *result   // to be recorded
+	ends    sync.WaitGroup // of who records them, and who keeps this node alive
+	waiting string         // batches of other models that were told last; the heart's
 
 	mu      sync.Mutex
 	running map[string]*runs // batches with lines under way; under mu
@@ -66,8 +66,7 @@ func (w warnings) Enabled(ctx context.Context, l slog.Level) bool {
 	return l >= slog.LevelWarn && w.Handler.Enabled(ctx, l)
 }
 
-// Open opens the store in a folder, or makes it, and goes on with the batches that have not ended.
-func Open(ctx context.Context, dir string, o Options) (_ *Store, err error) {
+func (o *Options) defaults() {
 	if o.Groups <= 0 {
 		o.Groups = 8
 	}
@@ -77,107 +76,65 @@ func Open(ctx context.Context, dir string, o Options) (_ *Store, err error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	if o.beat == 0 {
+		o.beat = beatTime
+	}
+}
+
+// Open opens the store in a folder, or makes it, and goes on with the batches that have not ended.
+func Open(ctx context.Context, dir string, o Options) (_ *Store, err error) {
+	o.defaults()
 	if dir, err = filepath.Abs(dir); err != nil {
 		return nil, fmt.Errorf("batches: %w", err)
 	}
-	s := &Store{dir: dir, o: o, running: map[string]*runs{}}
+	s := &Store{
+		dir: dir, o: o, id: newID("node_"), texts: newBudget(textsMax), answers: make(chan *result, commitMax), running: map[string]*runs{},
+	}
 	if err := os.MkdirAll(filepath.Join(dir, "files"), 0o700); err != nil {
 		return nil, fmt.Errorf("batches: %w", err)
 	}
-	if err := s.openDatabase(ctx); err != nil {
+	if o.Database == "" {
+		s.db, err = openSQLite(ctx, dir)
+	} else {
+		s.db, err = openPostgres(ctx, o.Database)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if err := s.tidy(ctx); err != nil {
 		return nil, errors.Join(err, s.db.Close())
 	}
 	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
-	if err := s.startQueue(ctx); err != nil {
+	if err := s.start(ctx); err != nil {
 		s.stop()
 		return nil, errors.Join(err, s.db.Close())
 	}
 	return s, nil
 }
 
-func (s *Store) openDatabase(ctx context.Context) error {
-	path := filepath.Join(s.dir, "batches.db")
-	// SQLite gives its side files the mode of the file itself.
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return fmt.Errorf("batches: %w", err)
+// start joins the nodes and begins to work.
+func (s *Store) start(ctx context.Context) error {
+	if err := s.beat(ctx); err != nil {
+		return err
 	}
-	if err := f.Close(); err != nil {
-		return fmt.Errorf("batches: %w", err)
+	if err := s.startQueue(); err != nil {
+		return err
 	}
-	slashed := filepath.ToSlash(path)
-	if !strings.HasPrefix(slashed, "/") {
-		slashed = "/" + slashed // C:/…
-	}
-	u := url.URL{Scheme: "file", Path: slashed, RawQuery: url.Values{
-		"_txlock": {"immediate"},
-		"_pragma": {"busy_timeout(5000)", "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)"},
-	}.Encode()}
-	if s.db, err = sql.Open("sqlite", u.String()); err != nil {
-		return fmt.Errorf("batches: open %s: %w", path, err)
-	}
-	s.db.SetMaxOpenConns(1)
-	if err := s.migrate(ctx, path); err != nil {
-		return errors.Join(err, s.db.Close())
-	}
-	return nil
-}
-
-// migrate brings the database to the present schema, ours and the queue's.
-func (s *Store) migrate(ctx context.Context, path string) error {
-	var id, tables int
-	if err := s.db.QueryRowContext(ctx, "PRAGMA application_id").Scan(&id); err != nil {
-		return fmt.Errorf("%w: %s: %w", ErrStore, path, err)
-	}
-	if err := s.db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master").Scan(&tables); err != nil {
-		return fmt.Errorf("%w: %s: %w", ErrStore, path, err)
-	}
-	switch {
-	case id == 0 && tables == 0:
-		if _, err := s.db.ExecContext(ctx, fmt.Sprintf("PRAGMA application_id = %d", applicationID)); err != nil {
-			return fmt.Errorf("batches: %w", err)
-		}
-	case id != applicationID:
-		return fmt.Errorf("%w: %s is another program's", ErrStore, path)
-	}
-	dir, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		return fmt.Errorf("batches: %w", err)
-	}
-	p, err := goose.NewProvider(goose.DialectSQLite3, s.db, dir, goose.WithDisableGlobalRegistry(true))
-	if err != nil {
-		return fmt.Errorf("batches: %w", err)
-	}
-	have, newest, err := p.GetVersions(ctx)
-	if err != nil {
-		return fmt.Errorf("batches: %w", err)
-	}
-	if have > newest {
-		return fmt.Errorf("%w: %s is of a newer version of this program", ErrStore, path)
-	}
-	if _, err := p.Up(ctx); err != nil {
-		return fmt.Errorf("batches: %w", err)
-	}
-	m, err := rivermigrate.New(riversqlite.New(s.db), &rivermigrate.Config{Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		return fmt.Errorf("batches: %w", err)
-	}
-	if _, err := m.Migrate(ctx, rivermigrate.DirectionUp, nil); err != nil {
-		return fmt.Errorf("batches: %w", err)
-	}
+	s.ends.Go(s.commits)
+	s.ends.Go(s.live)
 	return nil
 }
 
 // Close lets no further group begin, gives up the lines under way and returns. They are computed again
-// the next time.
+// the next time, or by another node.
 func (s *Store) Close() error {
 	s.stop()
+	ctx := context.WithoutCancel(s.ctx)
 	// Its workers have ended by their context; whatever time it takes, nothing else needs.
-	err := s.queue.Stop(context.WithoutCancel(s.ctx))
-	return errors.Join(err, s.db.Close())
+	err := s.queue.Stop(ctx)
+	close(s.answers) // nobody is left who would send
+	s.ends.Wait()
+	return errors.Join(err, s.leave(ctx), s.db.Close())
 }
 
 // path is where a file lies. IDs are this package's own.

@@ -2,7 +2,6 @@ package batches
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,7 +14,6 @@ import (
 	"time"
 
 	"github.com/riverqueue/river"
-	"github.com/riverqueue/river/riverdriver/riversqlite"
 	"github.com/riverqueue/river/rivertype"
 )
 
@@ -50,10 +48,19 @@ const (
 	expiry    = time.Minute // between looks at what has had its time
 	attempts  = 1000        // of a job, by which it is cut off
 	pause     = 5 * time.Second
+	textsMax  = 64 << 20 // bytes of lines that are held at once
 )
 
-// startQueue puts back what was under way when the process before this one ended, and starts to work.
-func (s *Store) startQueue(ctx context.Context) error {
+// groupQueue is the queue of groups of this node's model.
+func (s *Store) groupQueue() string {
+	if s.o.Model == "" {
+		return river.QueueDefault
+	}
+	return "model-" + s.o.Model
+}
+
+// startQueue starts to work.
+func (s *Store) startQueue() error {
 	workers := river.NewWorkers()
 	river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, j *river.Job[groupArgs]) error {
 		return s.again(ctx, j.Args.Batch, s.group(ctx, j.Args))
@@ -63,21 +70,20 @@ func (s *Store) startQueue(ctx context.Context) error {
 	}))
 	river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, _ *river.Job[expireArgs]) error { return s.expire(ctx) }))
 	var err error
-	s.queue, err = river.NewClient(riversqlite.New(s.db), &river.Config{
+	s.queue, err = river.NewClient(s.db.driver, &river.Config{
+		ID: s.id,
 		Queues: map[string]river.QueueConfig{
-			river.QueueDefault: {MaxWorkers: s.o.Groups}, endQueue: {MaxWorkers: endPlaces},
+			s.groupQueue(): {MaxWorkers: s.o.Groups}, endQueue: {MaxWorkers: endPlaces},
 		},
+		// What a dead node has left is put back by nodes, and long before River would.
 		Workers: workers, MaxAttempts: attempts, JobTimeout: -1, RescueStuckJobsAfter: 24 * time.Hour,
-		RetryPolicy: retry{}, Logger: slog.New(warnings{s.o.Log.Handler()}), FetchPollInterval: 200 * time.Millisecond,
+		RetryPolicy: retry{}, Logger: slog.New(warnings{s.o.Log.Handler()}),
+		FetchCooldown: 10 * time.Millisecond, FetchPollInterval: 200 * time.Millisecond,
 		PeriodicJobs: []*river.PeriodicJob{river.NewPeriodicJob(river.PeriodicInterval(expiry), func() (river.JobArgs, *river.InsertOpts) {
 			return expireArgs{}, &river.InsertOpts{Queue: endQueue}
 		}, nil)},
 	})
 	if err != nil {
-		return fmt.Errorf("batches: %w", err)
-	}
-	// Nobody else has the store, so whatever is said to run does not.
-	if _, err := s.db.ExecContext(ctx, "UPDATE river_job SET state = 'available' WHERE state IN ('running', 'retryable')"); err != nil {
 		return fmt.Errorf("batches: %w", err)
 	}
 	if err := s.queue.Start(s.ctx); err != nil {
@@ -146,7 +152,7 @@ func (s *Store) lost(ctx context.Context, batch string, why error) error {
 	if err != nil {
 		return fmt.Errorf("batches: %w", err)
 	}
-	if _, err := s.db.ExecContext(s.ctx, "UPDATE batches SET errors = ? WHERE id = ? AND status = ?", string(text), batch, InProgress); err != nil {
+	if _, err := s.db.ExecContext(s.ctx, "UPDATE batches SET errors = $1 WHERE id = $2 AND status = $3", string(text), batch, InProgress); err != nil {
 		return fmt.Errorf("batches: %w", err)
 	}
 	return s.finish(s.ctx, batch, Failed)
@@ -180,7 +186,7 @@ func (s *Store) enter(ctx context.Context, batch string) (context.Context, func(
 // open lists the lines of a group that have no answer.
 func (s *Store) open(ctx context.Context, g groupArgs) (list []place, err error) {
 	rows, err := s.db.QueryContext(ctx,
-		"SELECT line, custom_id, start, length FROM lines WHERE batch = ? AND line BETWEEN ? AND ? AND status IS NULL", g.Batch, g.From, g.To)
+		"SELECT line, custom_id, start, length FROM lines WHERE batch = $1 AND line BETWEEN $2 AND $3 AND status IS NULL ORDER BY line", g.Batch, g.From, g.To)
 	if err != nil {
 		return nil, fmt.Errorf("batches: %w", err)
 	}
@@ -204,8 +210,13 @@ const tries = 3
 
 // answer computes one line and records its answer.
 func (s *Store) answer(ctx context.Context, b *Batch, in *os.File, p place) error {
+	free, err := s.texts.take(ctx, p.length)
+	if err != nil {
+		return s.stopped(ctx, b.ID)
+	}
+	defer free()
 	text := make([]byte, p.length)
-	_, err := in.ReadAt(text, p.start)
+	_, err = in.ReadAt(text, p.start)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("batches: line %d of %s: %w", p.line, b.Input, err)
 	}
@@ -247,37 +258,9 @@ func (s *Store) stopped(ctx context.Context, batch string) error {
 	return ctx.Err()
 }
 
-// record writes the answer of a line, unless it has one, or the batch has ended; after the last one the
-// batch's end is asked for.
-func (s *Store) record(ctx context.Context, b *Batch, line, status int, out []byte) error {
-	return s.inTx(ctx, func(tx *sql.Tx) error {
-		res, err := tx.ExecContext(ctx, `UPDATE lines SET status = ?, answer = ? WHERE batch = ? AND line = ? AND status IS NULL
-			AND (SELECT status FROM batches WHERE id = batch) = ?`, status, out, b.ID, line, InProgress)
-		if err != nil {
-			return fmt.Errorf("batches: %w", err)
-		}
-		if n, err := res.RowsAffected(); err != nil || n == 0 {
-			return err
-		}
-		column := "completed"
-		if status != http.StatusOK {
-			column = "failed"
-		}
-		var left int
-		if err := tx.QueryRowContext(ctx, "UPDATE batches SET "+column+" = "+column+" + 1 WHERE id = ? RETURNING total - completed - failed",
-			b.ID).Scan(&left); err != nil {
-			return fmt.Errorf("batches: %w", err)
-		}
-		if left > 0 {
-			return nil
-		}
-		return s.finishTx(ctx, tx, b.ID, Completed)
-	})
-}
-
 // expire ends the batches that have had their time.
 func (s *Store) expire(ctx context.Context) error {
-	list, err := s.batches(ctx, "WHERE ended = 0 AND expires <= ?", s.now().Unix())
+	list, err := s.batches(ctx, "WHERE ended = 0 AND expires <= $1", s.now().Unix())
 	for _, b := range list {
 		err = errors.Join(err, s.finish(ctx, b.ID, Expired))
 	}

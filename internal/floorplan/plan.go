@@ -55,7 +55,7 @@ var Kvasir = Plan{
 		{3, []string{"wire", "wire/ws", "wire/seal", "kernels/kerneltest", "kernels/cpu", "kernels/cuda"}},
 		{2, []string{"kernels/matmul", "kernels/matmul/asm", "kernels/vector"}},
 		{1, []string{"kernels/ref"}},
-		{0, []string{"internal/moe", "internal/slab", "internal/invariants", "internal/machine", "kernels/quant", "kernels/variant"}},
+		{0, []string{"internal/moe", "internal/slab", "internal/invariants", "internal/machine", "internal/pgtest", "kernels/quant", "kernels/variant"}},
 	},
 	Edges: []string{
 		"engine/model -> engine/gguf",
@@ -74,7 +74,7 @@ var Kvasir = Plan{
 		"engine/serve -> engine/sample",
 		"bench -> bench/wan", // a scenario puts its workers far away
 	},
-	Helpers: []string{"kernels/kerneltest", "bench/wan"},
+	Helpers: []string{"kernels/kerneltest", "bench/wan", "internal/pgtest"},
 	Alone:   []string{"internal/floorplan", "internal/floatcheck"},
 	Barred: []Rule{
 		{Import: "C", Tag: "cgo", Only: []string{"kernels/cuda"},

@@ -1,42 +1,43 @@
 -- +goose Up
+-- Written for SQLite and for PostgreSQL: only types and phrases that both know.
 CREATE TABLE files (
     id       TEXT PRIMARY KEY,
     purpose  TEXT NOT NULL,
     name     TEXT NOT NULL,
-    bytes    INTEGER NOT NULL,
-    created  INTEGER NOT NULL -- Unix seconds, as all times here
-) STRICT;
+    bytes    BIGINT NOT NULL,
+    created  BIGINT NOT NULL -- Unix seconds, as all times here
+);
 
 CREATE TABLE batches (
     id         TEXT PRIMARY KEY,
-    number     INTEGER NOT NULL UNIQUE, -- in the order of creation
+    number     BIGINT NOT NULL UNIQUE, -- in the order of creation
     input      TEXT NOT NULL,
     endpoint   TEXT NOT NULL,
-    metadata   TEXT NOT NULL,           -- JSON, an object
+    metadata   TEXT NOT NULL,          -- JSON, an object
     status     TEXT NOT NULL,
-    created    INTEGER NOT NULL,
-    expires    INTEGER NOT NULL,
-    ended      INTEGER NOT NULL DEFAULT 0,
-    total      INTEGER NOT NULL DEFAULT 0,
-    completed  INTEGER NOT NULL DEFAULT 0,
-    failed     INTEGER NOT NULL DEFAULT 0,
+    created    BIGINT NOT NULL,
+    expires    BIGINT NOT NULL,
+    ended      BIGINT NOT NULL DEFAULT 0,
+    total      BIGINT NOT NULL DEFAULT 0,
+    completed  BIGINT NOT NULL DEFAULT 0,
+    failed     BIGINT NOT NULL DEFAULT 0,
     output     TEXT NOT NULL DEFAULT '',
     error_file TEXT NOT NULL DEFAULT '',
     errors     TEXT NOT NULL DEFAULT '[]' -- JSON, of validation
-) STRICT;
+);
 
 -- A line is done once its status is not null.
 CREATE TABLE lines (
     batch     TEXT NOT NULL REFERENCES batches (id),
-    line      INTEGER NOT NULL, -- from 1
+    line      BIGINT NOT NULL, -- from 1
     custom_id TEXT NOT NULL,
-    start     INTEGER NOT NULL, -- where it begins in the input file
-    length    INTEGER NOT NULL,
-    status    INTEGER,
-    answer    BLOB,
+    start     BIGINT NOT NULL, -- where it begins in the input file
+    length    BIGINT NOT NULL,
+    status    BIGINT,
+    answer    BYTEA,
     PRIMARY KEY (batch, line),
     UNIQUE (batch, custom_id)
-) STRICT, WITHOUT ROWID;
+);
 
 -- +goose Down
 DROP TABLE lines;

@@ -1,0 +1,63 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"kvasir/engine/batches"
+)
+
+// openBatches goes on with the batch jobs that this node shares with others, or with those of the home
+// folder. Where another process has the latter, or there is no folder, this one serves none.
+func (n *ServeNode) openBatches(o ServeOptions) (err error) {
+	work := batches.Options{Answerer: n.handler, Database: o.Database, Log: o.Log}
+	dir := o.Files
+	if o.Database == "" {
+		if dir, err = o.Home.path("batches"); errors.Is(err, ErrNoHome) {
+			return nil
+		}
+		if err == nil {
+			err = os.MkdirAll(dir, 0o700)
+		}
+		if err != nil {
+			return err
+		}
+		if ours, err := n.lockBatches(dir, o); err != nil || !ours {
+			return err
+		}
+	}
+	work.Model = n.Engine().arithmetic()
+	if n.batches, err = batches.Open(context.Background(), dir, work); err != nil {
+		if o.Database == "" {
+			return fmt.Errorf("%w; to serve without the batch jobs that are there, move %s away", err, dir)
+		}
+		return err
+	}
+	h := batches.NewHandler(n.batches)
+	n.handler.Handle("/v1/files", h)
+	n.handler.Handle("/v1/batches", h)
+	return nil
+}
+
+// lockBatches takes the batch jobs of a home folder for this process, unless another has them.
+func (n *ServeNode) lockBatches(dir string, o ServeOptions) (bool, error) {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return false, err
+	}
+	if err := lockFile(f); err != nil {
+		_ = f.Close() // nothing was written
+		if errors.Is(err, errLocked) {
+			if o.Log != nil {
+				o.Log.Warn("batch jobs are served by another process of this home folder, and not by this one", "home", o.Home)
+			}
+			return false, nil
+		}
+		return false, err
+	}
+	n.unlock = func() { _ = f.Close() } // nor here
+	return true, nil
+}
