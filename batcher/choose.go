@@ -2,6 +2,7 @@ package batcher
 
 import (
 	"math"
+	"math/bits"
 
 	"kvasir/internal/moe"
 )
@@ -18,8 +19,10 @@ type chooser struct {
 	members  []candidate
 	fallback *Member // last in the count of destinations; nil: none
 	least    int     // rows that a member is given before another is asked, where there is a choice
+	holder   []int32 // of each expert: see sole; empty: it is to be looked up
 	a        assignment
 	parts    []*job // of the batch that is being cut, by destination
+	cuts     cuts
 }
 
 // candidate is a member that holds something of the layer at hand.
@@ -64,7 +67,53 @@ func (c *chooser) assign(b *moe.Batch) {
 	if c.fallback != nil {
 		n++
 	}
+	c.holder = c.holder[:0]
+	if b.Rows >= fewRows && c.index() {
+		c.a.look(b, n, c.holder, c.nobody())
+		return
+	}
 	c.a.assign(b, n, c.choose)
+}
+
+// nobody is where a pick goes that no member holds.
+func (c *chooser) nobody() int32 {
+	if c.fallback != nil {
+		return int32(len(c.members))
+	}
+	return Nobody
+}
+
+// fewRows is the rows below which it costs more to index experts than to look for those who hold them.
+const fewRows = 8
+
+// index finds out who holds what, once for all rows, unless that depends on the row. It reports whether there
+// is no choice at all.
+func (c *chooser) index() (plain bool) {
+	experts := 0
+	for i := range c.members {
+		if c.members[i].quota != 0 {
+			return false
+		}
+		experts = max(experts, 64*len(c.members[i].words))
+	}
+	nobody := c.nobody()
+	for range experts {
+		c.holder = append(c.holder, nobody)
+	}
+	plain = true
+	for i := range c.members {
+		for at, word := range c.members[i].words {
+			for ; word != 0; word &= word - 1 {
+				h := &c.holder[64*at+bits.TrailingZeros64(word)]
+				if *h != nobody {
+					*h, plain = open, false
+					continue
+				}
+				*h = int32(i)
+			}
+		}
+	}
+	return plain
 }
 
 // member returns the member that a destination stands for, and the set by which it was chosen; nil is
@@ -85,16 +134,12 @@ const open = -2
 func (c *chooser) choose(row int, expert []uint16, to []int32) {
 	undecided := false
 	for i, e := range expert {
-		switch holder, n := c.holders(int(e), row); n {
-		case 0:
-			to[i] = Nobody
-			if c.fallback != nil {
-				to[i] = int32(len(c.members))
-			}
-		case 1:
-			to[i] = c.give(holder, row)
-		default:
-			to[i], undecided = open, true
+		to[i] = c.sole(int(e), row)
+		switch d := to[i]; {
+		case d == open:
+			undecided = true
+		case d != c.nobody():
+			c.give(int(d), row)
 		}
 	}
 	if !undecided {
@@ -107,18 +152,26 @@ func (c *chooser) choose(row int, expert []uint16, to []int32) {
 	}
 }
 
-// holders returns how many members hold an expert, counted to 2, and the first.
-func (c *chooser) holders(expert, row int) (first, n int) {
+// sole returns the member that alone holds an expert, open when several do, and nobody when none does.
+func (c *chooser) sole(expert, row int) int32 {
+	nobody := c.nobody()
+	if len(c.holder) > 0 {
+		if expert < len(c.holder) {
+			return c.holder[expert]
+		}
+		return nobody
+	}
+	first := nobody
 	for i := range c.members {
 		if !c.members[i].holds(expert, row) {
 			continue
 		}
-		if n++; n == 2 {
-			return first, n
+		if first != nobody {
+			return open
 		}
-		first = i
+		first = int32(i)
 	}
-	return first, n
+	return first
 }
 
 // best returns which of those who hold an expert computes it for a row.

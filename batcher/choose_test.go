@@ -3,6 +3,8 @@ package batcher
 import (
 	"slices"
 	"testing"
+
+	"kvasir/internal/moe"
 )
 
 // choices has the chooser decide about rows, and returns who got each pick.
@@ -50,5 +52,36 @@ func TestChooserSendsARowOnceAndSharesReplicas(t *testing.T) {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
 		})
+	}
+}
+
+// TestChooserFindsTheSameByIndex has the same batch decided with experts indexed, and looked up one by one.
+func TestChooserFindsTheSameByIndex(t *testing.T) {
+	rng := seeded(t, 5)
+	for range 300 {
+		b := randomBatch(rng, moe.Shape{Hidden: 4, Format: moe.RowF32}, fewRows+rng.IntN(8), 6, 100)
+		var sets []*Set
+		for range 1 + rng.IntN(4) {
+			lo := rng.IntN(90)
+			sets = append(sets, holding(lo, lo+1+rng.IntN(100-lo), 0))
+		}
+		decide := func(indexed bool) []int32 {
+			c := &chooser{least: leastRows}
+			for i, s := range sets {
+				c.members = append(c.members, candidate{words: s.layer(0), load: i})
+			}
+			if len(sets)%2 == 0 {
+				c.fallback = &Member{}
+			}
+			if indexed {
+				c.assign(b)
+			} else {
+				c.a.assign(b, len(c.members)+1-len(sets)%2, c.choose)
+			}
+			return slices.Clone(c.a.to)
+		}
+		if got, want := decide(true), decide(false); !slices.Equal(got, want) {
+			t.Fatalf("members hold %v: by index %v, one by one %v", sets, got, want)
+		}
 	}
 }

@@ -134,15 +134,21 @@ func (c *core) plan(q *queue, class Class, b *load) {
 
 // planSome marks up to a quantum of one caller's rows.
 func (c *core) planSome(f *flow, b *load) {
-	for n := 0; n < quantum && f.cursor != nil; n++ {
+	for n := quantum; n > 0 && f.cursor != nil; {
 		t := f.cursor
-		size := t.bytes(t.planned, t.planned+1)
-		if b.rows == c.Rows || b.rows > 0 && b.bytes+size > c.Bytes {
+		rows := min(n, t.rows()-t.planned, c.Rows-b.rows)
+		size := t.bytes(t.planned, t.planned+rows)
+		for rows > 0 && b.bytes+size > c.Bytes && (b.rows > 0 || rows > 1) {
+			rows--
+			size = t.bytes(t.planned, t.planned+rows)
+		}
+		if rows == 0 {
 			b.full = true
 			return
 		}
-		b.rows, b.bytes = b.rows+1, b.bytes+size
-		if t.planned++; t.planned == t.rows() {
+		b.rows, b.bytes = b.rows+rows, b.bytes+size
+		n -= rows
+		if t.planned += rows; t.planned == t.rows() {
 			f.cursor = t.later
 		}
 	}

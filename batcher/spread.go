@@ -43,10 +43,12 @@ type spread struct {
 type job struct {
 	batch  *moe.Batch
 	answer *moe.Partials
-	rows   []int32       // row i of batch is row rows[i] of the call; nil: the call's own
-	owned  []bool        // row i is its own: nobody else writes to it until it has been answered
-	adds   []int32       // rows of batch whose answers are still to be added
-	own    *moe.Partials // where those lie
+	rows   []int32 // row i of batch is row rows[i] of the call; nil: the call's own
+	// places[i] is where the answer to row i goes: rows[i], if the row is the job's own: nobody else writes
+	// there until it has been answered; or else ^k for row k of own.
+	places []int32
+	own    *moe.Partials
+	adds   []int32 // rows of batch whose answers are still to be added: those that are in own
 
 	to     *Member       // who is asked next; nil: to be chosen
 	by     *Set          // what it held when it was chosen
@@ -56,6 +58,14 @@ type job struct {
 	wide   bool          // somebody answered, but with Wide
 	waited time.Duration // for somebody to join
 	o      outcome       // of the dispatch at hand
+}
+
+// row returns which row of the call row r of the job is.
+func (j *job) row(r int) int32 {
+	if j.rows == nil {
+		return int32(r)
+	}
+	return j.rows[r]
 }
 
 // serve sees a job to its end.
@@ -125,12 +135,12 @@ func (s *spread) cut(c *chooser, j *job) (first *job) {
 		part.to, part.by = c.member(i + Nobody)
 		c.parts = append(c.parts, part)
 	}
-	distribute(j, c.a.to, c.parts)
+	c.cuts.distribute(j, &c.a, c.parts)
 	for _, part := range c.parts {
 		if part == nil {
 			continue
 		}
-		if s.room(part); first == nil {
+		if s.lend(part); first == nil {
 			first = part
 			continue
 		}
@@ -163,63 +173,22 @@ func (s *spread) part(j *job) *job {
 	k.batch.Borrow(j.batch.Shape)
 	k.job = job{
 		batch: &k.batch, answer: &k.answer, own: &k.own,
-		rows: k.job.rows[:0], owned: k.job.owned[:0], adds: k.job.adds[:0],
+		rows: k.job.rows[:0], places: k.job.places[:0], adds: k.job.adds[:0],
 		tried: append(k.job.tried[:0], j.tried...),
 		err:   j.err, full: j.full, wide: j.wide, waited: j.waited,
 	}
 	return &k.job
 }
 
-// distribute gives each pick of j to the part of its destination, Nobody's first.
-func distribute(j *job, to []int32, parts []*job) {
-	b := j.batch
-	for r := range b.Rows {
-		free := j.rows == nil || j.owned[r] // whoever gets it first owns it
-		for i := b.First[r]; i < b.First[r+1]; i++ {
-			if part := parts[to[i]-Nobody]; part != nil {
-				if part.begin(j, r, free) {
-					free = false
-				}
-				part.batch.AddPick(b.Expert[i], b.Weight[i])
-			}
-		}
-	}
-}
-
-// begin makes row r of j the last row of a part, and reports whether it was not yet.
-func (part *job) begin(j *job, r int, owned bool) bool {
-	at := int32(r)
-	if j.rows != nil {
-		at = j.rows[r]
-	}
-	n := len(part.rows)
-	if n > 0 && part.rows[n-1] == at {
-		return false
-	}
-	part.batch.BorrowRow(j.batch, r)
-	part.rows, part.owned = append(part.rows, at), append(part.owned, owned)
-	if !owned {
-		part.adds = append(part.adds, int32(n))
-	}
-	return true
-}
-
-// room finds a place for the answers to a part.
-func (s *spread) room(part *job) {
+// lend finds the rows of a part, and a place for the answers to them.
+func (s *spread) lend(part *job) {
 	hidden := part.batch.Hidden
+	part.batch.BorrowSome(s.root.batch, part.rows)
 	if len(part.adds) > 0 {
 		part.own.Size(len(part.adds), hidden)
 	}
 	part.answer.Borrow(hidden)
-	own := 0
-	for i, r := range part.rows {
-		if part.owned[i] {
-			part.answer.BorrowRows(s.out, int(r), int(r)+1, nil)
-			continue
-		}
-		part.answer.BorrowRows(part.own, own, own+1, nil)
-		own++
-	}
+	part.answer.BorrowSome(s.out, part.own, part.places)
 }
 
 // ask has j.to compute the job. It returns false when somebody else has to.
@@ -356,7 +325,7 @@ func (s *spread) settle(j *job, o *outcome) (wide *job) {
 // is held.
 func (s *spread) keep(j *job) {
 	for i, r := range j.rows {
-		if j.owned[i] {
+		if j.places[i] >= 0 {
 			s.ready[r] = true
 			s.out.Status[r] = moe.OK
 			s.out.Fault(int(r), j.answer.Status[i])
@@ -393,19 +362,21 @@ func (s *spread) wide(j *job) *job {
 	}
 	part := s.part(j)
 	part.wide, part.err = true, nil
-	b := j.batch
+	b, p := j.batch, part.batch
 	for r, status := range j.answer.Status {
 		if status != moe.Wide {
 			continue
 		}
-		part.begin(j, r, false)
-		for i := b.First[r]; i < b.First[r+1]; i++ {
-			part.batch.AddPick(b.Expert[i], b.Weight[i])
-		}
+		expert, weight := b.Picks(r)
+		p.Expert, p.Weight = append(p.Expert, expert...), append(p.Weight, weight...)
+		p.First = append(p.First, int32(len(p.Expert)))
+		part.places = append(part.places, ^int32(len(part.adds)))
+		part.adds = append(part.adds, int32(len(part.rows)))
+		part.rows = append(part.rows, j.row(r))
 		j.answer.Status[r] = moe.OK
 		clear(j.answer.Row(r))
 	}
-	s.room(part)
+	s.lend(part)
 	return part
 }
 

@@ -56,7 +56,11 @@ type Batch struct {
 
 	maxRows, maxPicks int // room in the slab
 	slab              *slab.Slab
-	rows              []borrowed // one a row; nil: the rows are the batch's own
+
+	// Where rows lie that the batch has borrowed: rows of from, or one by one. Both nil: they are its own.
+	from  *Batch
+	index []int32
+	rows  []borrowed
 }
 
 // NewBatch returns an empty batch with room for rows rows and picks picks of shape s, in memory of the
@@ -106,7 +110,8 @@ func newBatch(s Shape, rows, picks int, pinned bool) (*Batch, error) {
 // Reset empties the batch and moves it to another layer of the same shape. Its room stays.
 func (b *Batch) Reset(layer int) {
 	b.Layer, b.Rows = layer, 0
-	b.Q, b.Scales, b.F, b.rows = b.Q[:0], b.Scales[:0], b.F[:0], b.rows[:0]
+	b.Q, b.Scales, b.F = b.Q[:0], b.Scales[:0], b.F[:0]
+	b.from, b.index, b.rows = nil, nil, b.rows[:0]
 	b.First = append(b.First[:0], 0)
 	b.Expert, b.Weight = b.Expert[:0], b.Weight[:0]
 }
@@ -147,6 +152,9 @@ type Row struct {
 
 // Row returns a view of row r, valid until the batch is reset.
 func (b *Batch) Row(r int) Row {
+	for b.from != nil {
+		b, r = b.from, int(b.index[r])
+	}
 	if b.rows != nil {
 		b, r = b.rows[r].from, int(b.rows[r].row)
 	}
@@ -177,7 +185,7 @@ func (b *Batch) Validate(experts int) error {
 	if i := indexOfLeast(b.Q); i >= 0 {
 		return fmt.Errorf("%w: row %d, value %d is -128, want -127 to 127", ErrInvalid, i/b.Hidden, i%b.Hidden)
 	}
-	for r := range b.rows {
+	for r := range b.borrows() {
 		if i := indexOfLeast(b.Row(r).Q); i >= 0 {
 			return fmt.Errorf("%w: row %d, value %d is -128, want -127 to 127", ErrInvalid, r, i)
 		}
@@ -206,8 +214,8 @@ func (b *Batch) ValidateShape(experts int) error {
 	q, scales, f := b.Rows*b.Hidden, b.Rows*b.Format.Scales(b.Hidden), 0
 	switch {
 	case b.rows != nil:
-		if len(b.rows) != b.Rows {
-			return fmt.Errorf("%w: %d rows are borrowed, want %d", ErrInvalid, len(b.rows), b.Rows)
+		if n := b.borrows(); n != b.Rows {
+			return fmt.Errorf("%w: %d rows are borrowed, want %d", ErrInvalid, n, b.Rows)
 		}
 		q, scales = 0, 0
 	case b.Format == RowF32:

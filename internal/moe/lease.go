@@ -44,7 +44,7 @@ func (b *Batch) Borrow(s Shape) {
 	if b.rows == nil {
 		b.rows = make([]borrowed, 0, 16)
 	}
-	b.Shape, b.rows = s, b.rows[:0]
+	b.Shape = s
 	b.Reset(s.Layer)
 }
 
@@ -52,18 +52,22 @@ func (b *Batch) Borrow(s Shape) {
 // them.
 func (b *Batch) Borrowed() bool { return b.rows != nil }
 
-// BorrowRow appends row r of from, without a pick yet. It stays where it is, and is used as long as b is.
-func (b *Batch) BorrowRow(from *Batch, r int) {
-	b.refer(from, r, nil)
-	b.Rows++
-	b.First = append(b.First, int32(len(b.Expert)))
+// borrows returns how many rows lie in other batches.
+func (b *Batch) borrows() int {
+	if b.from != nil {
+		return len(b.index)
+	}
+	return len(b.rows)
 }
 
-// AddPick appends a pick to the last row of a batch that borrows its rows.
-func (b *Batch) AddPick(expert uint16, weight float32) {
-	b.Expert = append(b.Expert, expert)
-	b.Weight = append(b.Weight, weight)
-	b.First[b.Rows]++
+// BorrowSome makes b, to which Borrow and the user have given picks, the rows of from that index names. They stay
+// where they are, and both are used as long as b is.
+func (b *Batch) BorrowSome(from *Batch, index []int32) {
+	if from.Format != b.Format || from.Hidden != b.Hidden || len(b.First) != len(index)+1 {
+		panic(fmt.Sprintf("BUG: %d %s rows of %d borrowed for the picks of %d %s rows of %d",
+			len(index), from.Format, from.Hidden, len(b.First)-1, b.Format, b.Hidden))
+	}
+	b.Rows, b.from, b.index = len(index), from, index
 }
 
 // BorrowRows appends rows lo up to hi of from with all their picks, which are copied. The rows stay where
@@ -84,6 +88,9 @@ func (b *Batch) BorrowRows(from *Batch, lo, hi int, lease *Lease) {
 
 // refer appends where a row lies: never in a batch that has only borrowed it.
 func (b *Batch) refer(from *Batch, r int, lease *Lease) {
+	for from.from != nil {
+		from, r = from.from, int(from.index[r])
+	}
 	at := borrowed{from, int32(r), lease}
 	if from.rows != nil {
 		if at = from.rows[r]; lease != nil {
@@ -103,6 +110,9 @@ func (b *Batch) refer(from *Batch, r int, lease *Lease) {
 // Hold returns row r for reading until Let, which is to come soon; or false, and then no Let, when its
 // caller has left. What stands for it in a dispatch is then of no matter, for the answer is dropped.
 func (b *Batch) Hold(r int) (Row, bool) {
+	if b.from != nil {
+		return b.from.Hold(int(b.index[r]))
+	}
 	if b.rows == nil {
 		return b.Row(r), true
 	}
@@ -119,7 +129,9 @@ func (b *Batch) Hold(r int) (Row, bool) {
 
 // Let ends what Hold began.
 func (b *Batch) Let(r int) {
-	if b.rows != nil && b.rows[r].lease != nil {
+	if b.from != nil {
+		b.from.Let(int(b.index[r]))
+	} else if b.rows != nil && b.rows[r].lease != nil {
 		b.rows[r].lease.mu.Unlock()
 	}
 }
@@ -142,6 +154,27 @@ func (p *Partials) Borrow(hidden int) {
 		p.places = make([]place, 0, 16)
 	}
 	p.Rows, p.Hidden, p.places, p.Status = 0, hidden, p.places[:0], p.Status[:0]
+	p.to, p.index = [2]*Partials{}, nil
+}
+
+// BorrowSome makes p rows that lie in to, and in own: place i is row i of to, and place ^i row i of own. All are
+// used as long as p is.
+func (p *Partials) BorrowSome(to, own *Partials, places []int32) {
+	p.to, p.index = [2]*Partials{to, own}, places
+}
+
+// at returns whose row r is that lies elsewhere.
+func (p *Partials) at(r int) (of *Partials, row int) {
+	i := p.index[r]
+	return p.to[uint32(i)>>31], int(i ^ i>>31)
+}
+
+// borrowed returns how many rows lie elsewhere.
+func (p *Partials) borrowed() int {
+	if p.index != nil {
+		return len(p.index)
+	}
+	return len(p.places)
 }
 
 // BorrowRows appends places for rows: rows lo up to hi of to, which has that many. Who computes writes there
@@ -149,7 +182,7 @@ func (p *Partials) Borrow(hidden int) {
 func (p *Partials) BorrowRows(to *Partials, lo, hi int, lease *Lease) {
 	for r := lo; r < hi; r++ {
 		at := place{to.Row(r), lease}
-		if to.lent() && to.places[r].lease != nil {
+		if to.leased(r) {
 			panic("BUG: a row is lent twice")
 		}
 		if len(at.sum) != p.Hidden {
@@ -159,11 +192,27 @@ func (p *Partials) BorrowRows(to *Partials, lo, hi int, lease *Lease) {
 	}
 }
 
+// leased reports whether row r is another's, who may leave.
+func (p *Partials) leased(r int) bool {
+	if !p.lent() {
+		return false
+	}
+	if p.index != nil {
+		of, row := p.at(r)
+		return of.leased(row)
+	}
+	return p.places[r].lease != nil
+}
+
 // Hold returns the sums of row r for writing until Let, which is to come soon. When the row's caller has left
 // it returns room that nobody looks at.
 func (p *Partials) Hold(r int) []int64 {
 	if !p.lent() {
 		return p.Row(r)
+	}
+	if p.index != nil {
+		of, row := p.at(r)
+		return of.Hold(row)
 	}
 	at := &p.places[r]
 	if l := at.lease; l != nil {
@@ -180,7 +229,15 @@ func (p *Partials) Hold(r int) []int64 {
 
 // Let ends what Hold began.
 func (p *Partials) Let(r int) {
-	if p.lent() && p.places[r].lease != nil {
+	if !p.lent() {
+		return
+	}
+	if p.index != nil {
+		of, row := p.at(r)
+		of.Let(row)
+		return
+	}
+	if p.places[r].lease != nil {
 		p.places[r].lease.mu.Unlock()
 	}
 }

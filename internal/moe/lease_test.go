@@ -31,11 +31,9 @@ func TestBorrowedRowsLieWhereTheyWere(t *testing.T) {
 	half.Borrow(b.Shape)
 	half.BorrowRows(b, 2, 5, nil) // 2, 3, 4
 	part.Borrow(b.Shape)
-	for _, r := range []int{2, 0} { // 4, 2
-		part.BorrowRow(&half, r)
-		part.AddPick(7, 0.5)
-		part.AddPick(9, 0.25)
-	}
+	part.Expert, part.Weight = []uint16{7, 9, 7, 9}, []float32{0.5, 0.25, 0.5, 0.25}
+	part.First = []int32{0, 2, 4}
+	part.BorrowSome(&half, []int32{2, 0}) // 4, 2
 	for _, v := range []*Batch{&half, &part} {
 		if err := v.Validate(MaxExperts); err != nil || !v.Borrowed() || len(v.Q) > 0 {
 			t.Errorf("%d rows: %v", v.Rows, err)
@@ -51,6 +49,12 @@ func TestBorrowedRowsLieWhereTheyWere(t *testing.T) {
 		if &part.Row(i).Q[0] != &b.Row(r).Q[0] {
 			t.Errorf("row %d of the part is not row %d", i, r)
 		}
+	}
+	var again Batch
+	again.Borrow(b.Shape)
+	again.BorrowRows(&part, 0, 1, nil)
+	if &again.Row(0).Q[0] != &b.Row(4).Q[0] {
+		t.Error("a row that was borrowed twice is another")
 	}
 	b.Row(4).Q[3] = -128
 	if err := part.Validate(MaxExperts); !errors.Is(err, ErrInvalid) {
@@ -123,5 +127,31 @@ func TestAStrayAnswerHasMemoryOfItsOwn(t *testing.T) {
 	sums.Fault(1, Range)
 	if out.Row(1)[0] != 0 {
 		t.Error("a fault leaves values")
+	}
+}
+
+func TestBorrowedSumsLieInTwoPlaces(t *testing.T) {
+	var to, own, sums Partials
+	to.Reset(5, 8)
+	own.Reset(2, 8)
+	sums.Borrow(8)
+	sums.BorrowSome(&to, &own, []int32{4, ^0, 2, ^1})
+	sums.Size(4, 8)
+	for r := range 4 {
+		sums.Row(r)[0] = int64(r + 1)
+		sums.Hold(r)[1] = 7
+		sums.Let(r)
+	}
+	if to.Row(4)[0] != 1 || to.Row(2)[0] != 3 || own.Row(0)[0] != 2 || own.Row(1)[0] != 4 || own.Row(1)[1] != 7 {
+		t.Errorf("got %v and %v", to.Sum, own.Sum)
+	}
+	sums.Reset(4, 8)
+	for i, v := range append(to.Sum, own.Sum...) {
+		if v != 0 {
+			t.Errorf("value %d is %d after Reset", i, v)
+		}
+	}
+	if sums.Reset(5, 8); sums.Fit(4, 8) {
+		t.Error("five rows fit four")
 	}
 }

@@ -23,9 +23,14 @@ type Partials struct {
 
 	pinned bool // memory is to be page-locked
 	slab   *slab.Slab
-	places []place // where rows lie; nil: the sums are the partials' own
-	stray  bool    // the sums are nevertheless, for they are no answer to what was borrowed
+	stray  bool    // the sums are the partials' own, for they are no answer to what was borrowed
 	spare  []int64 // see Hold
+
+	// Where rows lie that the partials have borrowed: some of to by index (BorrowSome), or one by one. nil
+	// places: the sums are their own.
+	to     [2]*Partials
+	index  []int32
+	places []place
 }
 
 // NewPartials returns partials with room for rows rows of hidden values.
@@ -68,7 +73,7 @@ func (p *Partials) Reset(rows, hidden int) {
 	if !p.Size(rows, hidden) {
 		clear(p.Sum)
 		clear(p.Status)
-		for r := range p.places[:min(rows, len(p.places))] { // lent, or it would be zero
+		for r := range min(rows, p.borrowed()) { // lent, or it would be zero
 			clear(p.Hold(r))
 			p.Let(r)
 		}
@@ -94,7 +99,8 @@ func (p *Partials) Size(rows, hidden int) (zero bool) {
 // sizeBorrowed is Size where rows lie elsewhere: as many as were borrowed, or fewer. An answer of another shape,
 // which is wrong, has memory of its own: Fit tells.
 func (p *Partials) sizeBorrowed(rows, hidden int) (zero bool) {
-	p.stray = rows > len(p.places) || rows > 0 && hidden != len(p.places[0].sum)
+	p.stray = false
+	p.stray = rows > p.borrowed() || rows > 0 && hidden != len(p.Row(0))
 	p.Rows, p.Hidden, p.Sum = rows, hidden, nil
 	p.Status = append(p.Status[:0], make([]Status, rows)...)
 	if p.stray {
@@ -118,6 +124,10 @@ func (p *Partials) Fit(rows, hidden int) bool {
 // Row returns a view of the values of row r.
 func (p *Partials) Row(r int) []int64 {
 	if p.lent() {
+		if p.index != nil {
+			of, row := p.at(r)
+			return of.Row(row)
+		}
 		return p.places[r].sum
 	}
 	return p.Sum[r*p.Hidden : (r+1)*p.Hidden : (r+1)*p.Hidden]
