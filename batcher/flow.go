@@ -30,7 +30,8 @@ func WithCaller(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 
-func callerOf(ctx context.Context) Caller {
+// CallerOf returns on whose behalf calls with a context are made.
+func CallerOf(ctx context.Context) Caller {
 	c, _ := ctx.Value(callerKey{}).(Caller)
 	c.Class = min(c.Class, Bulk)
 	return c

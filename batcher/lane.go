@@ -128,7 +128,7 @@ func (l *Lane) ForwardTimed(ctx context.Context, b *moe.Batch, out *moe.Partials
 	out.Size(b.Rows, b.Hidden) // every row will be written
 	c := l.pool.Get().(*call)
 	c.over, c.b, c.out, c.left, c.err = false, b, out, b.Rows, nil
-	c.ticket = ticket{shape: b.Shape, first: b.First, caller: callerOf(ctx), call: c}
+	c.ticket = ticket{shape: b.Shape, first: b.First, caller: CallerOf(ctx), call: c}
 	if err := l.offer(&c.ticket); err != nil {
 		out.Reset(0, b.Hidden)
 		return err

@@ -159,7 +159,7 @@ func (e *Engine) begin(flights int, wanted func() int) error {
 	var err error
 	e.scheduler, err = schedule.New(schedule.Config{
 		Model: e.model, Memory: e.memory, Experts: e.experts, Flights: flights, Wanted: wanted,
-		Sequences: e.options.Sequences,
+		Sequences: e.options.Sequences, Mark: marked,
 	})
 	return err
 }

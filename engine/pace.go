@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"kvasir/batcher"
+	"kvasir/engine/schedule"
 	"kvasir/internal/moe"
 )
 
@@ -54,6 +55,16 @@ func (p *pace) Forward(ctx context.Context, b *moe.Batch, out *moe.Partials) err
 	}
 	p.last[ctx] = step{layer, time.Now()}
 	return err
+}
+
+// marked is schedule.Config's Mark: the rows of a micro-batch of batch jobs alone wait in the lanes of workers for
+// those that somebody looks on at. All micro-batches of a class are one caller's: each mixes the sequences of
+// many, and they are about as large as each other, so whose came first is served first.
+func marked(ctx context.Context, c schedule.Class) context.Context {
+	if c == schedule.Interactive {
+		return ctx
+	}
+	return batcher.WithCaller(ctx, batcher.Caller{Class: batcher.Bulk})
 }
 
 // wanted is schedule.Config's.

@@ -2,11 +2,15 @@ package engine
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"kvasir/batcher"
+	"kvasir/engine/schedule"
 	"kvasir/internal/moe"
 )
 
@@ -65,6 +69,50 @@ func TestFlightsHideWhatIsAwayAndNoMore(t *testing.T) {
 		}
 		if len(p.last) > maxSteps {
 			t.Errorf("%d micro-batches are remembered", len(p.last))
+		}
+	})
+}
+
+// TestBatchJobsLetOthersGoFirst has a worker busy, and rows of a batch job and of somebody who looks on waiting in
+// its lane: the job came first, and goes last.
+func TestBatchJobsLetOthersGoFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lane, err := batcher.NewLane(delayed(10*time.Millisecond), batcher.Limits{}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := batcher.NewDispatcher(batcher.Options{Patience: -1})
+		all, err := batcher.All(8, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Join("worker", newGate(lane), all)
+		p := newPace(d, &batcher.Pilot{})
+		var mu sync.Mutex
+		var order []string
+		var wg sync.WaitGroup
+		for layer, class := range []schedule.Class{schedule.Interactive, schedule.Batch, schedule.Batch, schedule.Interactive} {
+			b, err := moe.NewBatch(moe.Shape{Layer: layer, Hidden: 256, Format: moe.RowQ8K}, 1, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.Grow([]uint16{0}, []float32{1})
+			wg.Go(func() {
+				ctx, cancel := context.WithCancel(marked(t.Context(), class))
+				defer cancel()
+				if err := p.Forward(ctx, b, &moe.Partials{}); err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				order = append(order, fmt.Sprint(class, layer))
+			})
+			synctest.Wait()
+		}
+		wg.Wait()
+		lane.Close()
+		if want := []string{"0 0", "0 3", "1 1", "1 2"}; !slices.Equal(order, want) {
+			t.Errorf("class and layer in the order of answers: %q, want %q", order, want)
 		}
 	})
 }

@@ -39,6 +39,7 @@ type fake struct {
 	making  func()                                         // of each resume; may be nil
 	known   int                                            // tokens that every resume finds
 	wanted  func() int                                     // flights; may be nil
+	mark    func(context.Context, Class) context.Context   // may be nil
 
 	mu       sync.Mutex
 	budget   int64
@@ -208,7 +209,7 @@ func newFake(t *testing.T, f *fake, l limits, retries int) *Scheduler {
 	if f.budget == 0 {
 		f.budget = 1 << 40
 	}
-	s := start(f, sh, l, retries, f.wanted)
+	s := start(f, sh, l, &Config{Retries: retries, Wanted: f.wanted, Mark: f.mark})
 	t.Cleanup(func() {
 		if err := s.Close(context.Background()); err != nil {
 			t.Error(err)

@@ -20,6 +20,9 @@ type flight struct {
 	live   int // pieces that somebody waits for
 	ctx    context.Context
 	cancel context.CancelFunc
+
+	class  Class                    // of the micro-batch
+	marked [classes]context.Context // ctx as micro-batches of a class have it
 }
 
 // pick is what a chooser chose.
@@ -33,7 +36,7 @@ type pick struct {
 // fly runs until the scheduler is closed and nothing is left.
 func (f *flight) fly() {
 	for f.take() {
-		err := f.s.back.forward(f.ctx, f.steps)
+		err := f.s.back.forward(f.marked[f.class], f.steps)
 		if err == nil {
 			f.fork()
 		}
@@ -69,12 +72,19 @@ func (f *flight) take() bool {
 	f.live = len(f.pieces)
 	if f.ctx == nil || f.ctx.Err() != nil {
 		f.ctx, f.cancel = context.WithCancel(context.Background())
+		for c := range f.marked {
+			if f.marked[c] = f.ctx; s.mark != nil {
+				f.marked[c] = s.mark(f.ctx, Class(c))
+			}
+		}
 	}
 	for len(f.pool) < len(f.pieces) {
 		f.pool = append(f.pool, &step{})
 	}
 	f.steps = f.pool[:len(f.pieces)]
+	f.class = Batch
 	for i, p := range f.pieces {
+		f.class = min(f.class, p.t.class)
 		p.t.owner.flight = f
 		p.t.owner.load(f.steps[i], p.n)
 	}

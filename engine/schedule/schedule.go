@@ -65,7 +65,10 @@ type Config struct {
 	Flights int // micro-batches under way at once; 1 by default
 	// Wanted says how many of Flights there should be at present, so that each is as large as can be. It
 	// is called with a lock held, and must not wait; nil: all of them.
-	Wanted    func() int
+	Wanted func() int
+	// Mark makes of a context that of micro-batches of a class, for who computes experts to see. A micro-batch
+	// is of class Interactive when one of its sequences is. nil: the context says nothing.
+	Mark      func(ctx context.Context, c Class) context.Context
 	Sequences int // that run at once, and so the most choices of a request; 512 by default
 	Waiting   int // requests that wait to be admitted; 1024 by default
 	Retries   int // of a choice whose micro-batch the experts could not run; none by default
@@ -144,8 +147,9 @@ type Scheduler struct {
 	back    backend
 	shape   shape
 	retries int
-	wanted  func() int     // nil: all flights
-	wg      sync.WaitGroup // of flights
+	wanted  func() int                                   // nil: all flights
+	mark    func(context.Context, Class) context.Context // may be nil
+	wg      sync.WaitGroup                               // of flights
 
 	mu       sync.Mutex // before Stream.mu and the memory's
 	core     core
@@ -172,12 +176,12 @@ func New(c Config) (*Scheduler, error) {
 		return nil, err
 	}
 	sh := shape{vocab: c.Model.Vocab, context: c.Model.Context, budget: c.Memory.Stats().Budget}
-	return start(&local{c.Model, c.Memory, c.Experts}, sh, l, c.Retries, c.Wanted), nil
+	return start(&local{c.Model, c.Memory, c.Experts}, sh, l, &c), nil
 }
 
-func start(b backend, sh shape, l limits, retries int, wanted func() int) *Scheduler {
+func start(b backend, sh shape, l limits, c *Config) *Scheduler {
 	s := &Scheduler{
-		back: b, shape: sh, retries: retries, wanted: wanted,
+		back: b, shape: sh, retries: c.Retries, wanted: c.Wanted, mark: c.Mark,
 		core:     core{limits: l, bytes: b.bytes},
 		requests: map[*request]struct{}{},
 		drained:  make(chan struct{}),

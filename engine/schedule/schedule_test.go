@@ -402,3 +402,37 @@ func chance(t *testing.T, s *Scheduler, n int, rng *rand.Rand, draw func() ask, 
 		t.Error("something was not counted")
 	}
 }
+
+// A micro-batch is as urgent as the most urgent of its sequences; whoever computes its experts is told so.
+func TestAMicroBatchIsOfTheClassOfItsMostUrgent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type key struct{}
+		var got []string
+		before, next := held()
+		f := &fake{
+			mark: func(ctx context.Context, c Class) context.Context { return context.WithValue(ctx, key{}, c) },
+			before: func(ctx context.Context, steps []*step) error {
+				got = append(got, fmt.Sprint(ctx.Value(key{}), len(steps)))
+				return before(ctx, steps)
+			},
+		}
+		s := newFake(t, f, limits{}, 0)
+		job, urgent := one(2, 3), one(2, 1)
+		job.Class = Batch
+		streams := []*Stream{submit(t, s, job)}
+		synctest.Wait()
+		next <- nil // the job alone
+		synctest.Wait()
+		streams = append(streams, submit(t, s, urgent))
+		next <- nil // it was under way alone
+		synctest.Wait()
+		next <- nil // both
+		synctest.Wait()
+		for _, st := range streams {
+			st.Cancel()
+		}
+		if want := []string{"1 1", "1 1", "0 2"}; !slices.Equal(got, want) {
+			t.Errorf("class and steps of micro-batches %q, want %q", got, want)
+		}
+	})
+}
