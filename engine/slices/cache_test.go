@@ -235,7 +235,9 @@ func TestCacheFindsChangedFiles(t *testing.T) {
 			t.Errorf("hidden %v: %d held", hide, n)
 		}
 		r.bytes.Store(0)
-		b := get(t, c, x, r.read, GetOptions{})
+		told := 0
+		o := GetOptions{Damaged: func() { told++ }}
+		b := get(t, c, x, r.read, o)
 		if hide {
 			if r.bytes.Load() != 0 {
 				t.Error("a change was seen that was hidden")
@@ -250,10 +252,10 @@ func TestCacheFindsChangedFiles(t *testing.T) {
 			if n := len(c.Held()); n != 0 {
 				t.Error("what is damaged is offered")
 			}
-			b = get(t, c, x, r.read, GetOptions{})
+			b = get(t, c, x, r.read, o)
 		}
-		if n := r.bytes.Load(); n != h.stride {
-			t.Errorf("hidden %v: %d bytes were fetched, an expert has %d", hide, n, h.stride)
+		if n := r.bytes.Load(); n != h.stride || told != 1 {
+			t.Errorf("hidden %v: %d bytes were fetched, an expert has %d; told %d times", hide, n, h.stride, told)
 		}
 		load(t, []*Bundle{b}, experts.Options{}, nil)
 		if !bytes.Equal(b.mapping.Bytes(), bundle) || len(c.Held()) != 1 {

@@ -20,6 +20,8 @@ type GetOptions struct {
 	// Progress is told how many bytes of the bundle are there and right, or on their way to be looked
 	// at, of how many; one call at a time. It may be nil.
 	Progress func(done, total int64)
+	// Damaged is told that something is wrong in a bundle which was complete, and is fetched. It may be nil.
+	Damaged func()
 	// Weights is where the experts' bytes come from, while the head, which says what they must be, comes
 	// from the backbone; nil: they come from the backbone too. After an error another Get without it
 	// goes on with the backbone.
@@ -92,6 +94,9 @@ func (c *Cache) get(ctx context.Context, e *entry, s wire.Slice, from link.Slice
 				}
 			}
 		}
+		if !whole {
+			o.Damaged = nil
+		}
 		if whole {
 			// What is wrong in it is found, and fetched, as in one that is not complete.
 			if err := os.Rename(c.path(s.Hash), c.path(s.Hash)+partSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -132,6 +137,9 @@ func (c *Cache) complete(ctx context.Context, e *entry, s wire.Slice, from link.
 		return err
 	}
 	h := g.head
+	if o.Damaged != nil && g.have.Load() < h.size() {
+		o.Damaged()
+	}
 	if err := c.reserve(e, h.size()+int64(h.count()), g.have.Load()); err != nil {
 		return err
 	}

@@ -31,6 +31,7 @@ type Taking struct {
 	From     link.SliceReader
 	Room     func(s wire.Slice, bytes int64) error
 	Progress func(bytes int64) // more have come
+	Damaged  func(err error)   // what was on disk is damaged, and is fetched again
 }
 
 // holder is the slices that a worker holds, and the executor for them. Layers that an Assign leaves as they are stay loaded, and so
@@ -101,6 +102,7 @@ func (h *holder) assign(ctx context.Context, b *wire.Hello, list []wire.Slice, f
 		held := heldLayer{slices: byLayer[layer]}
 		held.x, err = h.shelf.Take(ctx, held.slices, Taking{
 			From: from, Progress: load.add,
+			Damaged: func(err error) { h.log.Warn("what is wrong on disk is fetched again", "error", err) },
 			Room: func(s wire.Slice, bytes int64) error {
 				held.bytes += bytes
 				load.expect(bytes)

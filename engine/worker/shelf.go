@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"kvasir/engine/experts"
 	"kvasir/engine/gguf"
@@ -62,6 +63,7 @@ func (c CacheShelf) get(ctx context.Context, s wire.Slice, o Taking, verify bool
 	}
 	b, err := c.Cache.Get(ctx, s, o.From, slices.GetOptions{
 		Weights: c.Weights, Verify: verify,
+		Damaged: func() { o.Damaged(fmt.Errorf("%w: of layer %d", slices.ErrDamaged, s.Layer)) },
 		Progress: func(done, total int64) {
 			ask(total)
 			o.Progress(max(0, done-last))

@@ -167,6 +167,10 @@ func (w *Worker) session(ctx context.Context, stop context.CancelCauseFunc) erro
 	if err != nil {
 		return err
 	}
+	if p.Skew.Abs() >= skewSaid {
+		c.Log.Warn("this machine's clock is off; set it, or what ends by the clock ends too soon or late",
+			"ahead_of_the_hub", p.Skew.Round(time.Minute).String())
+	}
 	inner, err := seal.Client(ctx, p.Conn, seal.ClientConfig{Self: c.Key, Root: c.Join.Root, Paired: p.Grant, Now: time.Now})
 	if err != nil {
 		_ = p.Conn.Close() // the error says more
@@ -181,14 +185,18 @@ func (w *Worker) session(ctx context.Context, stop context.CancelCauseFunc) erro
 	w.status.end()
 	var away *link.Away
 	if errors.As(err, &away) {
-		if away.Back > 0 {
-			w.wait(Waiting, "the backbone has sent this worker away for a while: "+away.Text)
+		back := min(away.Back, maxBack)
+		if back > 0 {
+			w.wait(Waiting, fmt.Sprintf("the backbone has sent this worker away for %v: %s", back, away.Text))
 		}
-		sleep(ctx, min(away.Back, maxBack))
+		sleep(ctx, back)
 		return nil
 	}
 	return err
 }
+
+// skewSaid is from when on a clock that differs from the hub's is worth a line.
+const skewSaid = 5 * time.Minute
 
 // maxBack is the longest that a backbone may send a worker away for.
 const maxBack = time.Hour

@@ -148,7 +148,10 @@ type Away struct {
 
 // Error says why and until when.
 func (a *Away) Error() string {
-	s := fmt.Sprintf("link: peer goes away (%s), come back in %v", a.Reason, a.Back)
+	s := fmt.Sprintf("link: peer goes away (%s)", a.Reason)
+	if a.Back > 0 {
+		s += fmt.Sprintf(", come back in %v", a.Back)
+	}
 	if a.Text != "" {
 		s += fmt.Sprintf(": %q", a.Text)
 	}

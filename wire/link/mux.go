@@ -149,7 +149,11 @@ func (m *mux) start() {
 	m.gates[kindOf(wire.TypeDispatch)] = gate{calls: m.peer.Calls, size: m.peer.Window, bound: m.o.Answers}
 	m.gates[kindOf(wire.TypeAssign)] = gate{calls: 1, bound: assignBound}
 	m.gates[kindOf(wire.TypeFetch)] = gate{calls: wire.MaxFetches, bound: wire.MaxFetches * fetchBound}
-	m.o.Log.Info("session begins", "peer", m.o.Name, "agent", string(m.peer.Agent), "protocol", m.version)
+	attrs := []any{"peer", m.o.Name, "protocol", m.version}
+	if len(m.peer.Agent) > 0 {
+		attrs = append(attrs, "agent", string(m.peer.Agent))
+	}
+	m.o.Log.Info("session begins", attrs...)
 	m.mu.Lock()
 	m.begin()
 	m.begin()

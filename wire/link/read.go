@@ -312,7 +312,14 @@ func (m *mux) goAwayMessage(p []byte) error {
 	m.awayIn = true
 	if !m.awayOut {
 		m.away = &Away{Reason: g.Reason, Back: time.Duration(g.Back) * time.Millisecond, Text: string(g.Text)}
-		m.o.Log.Info("peer goes away", "peer", m.o.Name, "reason", g.Reason.String(), "back", m.away.Back, "text", m.away.Text)
+		attrs := []any{"peer", m.o.Name, "reason", g.Reason.String()}
+		if m.away.Back > 0 {
+			attrs = append(attrs, "back", m.away.Back.String())
+		}
+		if m.away.Text != "" {
+			attrs = append(attrs, "text", m.away.Text)
+		}
+		m.o.Log.Info("peer goes away", attrs...)
 	}
 	m.goAway(wire.GoAway{Reason: g.Reason}, time.Now())
 	m.kick()

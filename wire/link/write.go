@@ -92,10 +92,15 @@ func (m *mux) farewell() {
 
 // lastWord is the reason of the end, for the log.
 func (m *mux) lastWord() string {
-	if err := m.result(); err != nil {
-		return err.Error()
+	err := m.result()
+	var away *Away
+	switch {
+	case err == nil:
+		return "done"
+	case errors.As(err, &away):
+		return "the peer has gone away" // why, stands in the line about that
 	}
-	return "done"
+	return err.Error()
 }
 
 // gather appends to buf what one write sends: full chunks stand alone, small ones share. If there is

@@ -110,7 +110,7 @@ func (h *Hub) match() {
 		}
 		h.offer(g, d)
 		used[d.grant.Key]++
-		g.say("waiting for the backbone to answer")
+		g.say("the backbone has been asked, and has not answered yet")
 	}
 }
 

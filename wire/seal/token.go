@@ -199,7 +199,7 @@ func ParseToken(text string) (Token, error) {
 		Issued: fromSeconds(raw[18:]), Expires: fromSeconds(raw[22:]), Hub: string(raw[tokenFixed : tokenFixed+n])}
 	copy(t.sig[:], raw[tokenFixed+n:])
 	if err := t.check(); err != nil {
-		return Token{}, fmt.Errorf("%w: %w", ErrBadToken, err)
+		return Token{}, fmt.Errorf("%w: a character is wrong: %w", ErrBadToken, err)
 	}
 	return t, nil
 }
