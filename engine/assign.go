@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -326,6 +327,7 @@ func (s *Swarm) begin(w *attached, next mask) {
 		defer s.mu.Unlock()
 		if sent := w.session.Stats().BytesOut - from; err == nil && sent >= downSample {
 			w.down = float64(sent) / time.Since(began).Seconds()
+			w.session.down.Store(math.Float64bits(w.down))
 		}
 		s.moved(ctx, w, err)
 	})

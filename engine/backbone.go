@@ -34,6 +34,7 @@ type Backbone struct {
 	local  *Engine
 	far    *Engine // the same with the experts of swarm; nil: no hubs
 	swarm  *Swarm  // nil: no hubs
+	taps   tap     // of the swarm's calls
 	unlock func()  // nil: not locked
 }
 
@@ -78,11 +79,12 @@ func (b *Backbone) start(o BackboneOptions) (err error) {
 		return err
 	}
 	pilot := &batcher.Pilot{}
-	c.Trace = tracing(pilot, batcher.LocalName)
+	c.Trace = tracing(pilot, &b.taps, batcher.LocalName)
 	if b.swarm, err = NewSwarm(c); err != nil {
 		return err
 	}
 	p := newPace(b.swarm.Experts(), pilot)
+	p.tap = &b.taps
 	if b.far, err = b.local.with(p, maxFlights, p.wanted); err != nil {
 		return err
 	}

@@ -4,13 +4,14 @@ import (
 	"context"
 	"sync"
 
+	"kvasir/batcher"
 	"kvasir/internal/moe"
 )
 
 // gate stands before a worker's lane and knows what is under way, so that experts are taken away from the
 // worker only when nothing that needs them is on its way any more.
 type gate struct {
-	next moe.Experts
+	next batcher.Timed
 
 	mu  sync.Mutex
 	now *cohort // under mu
@@ -23,7 +24,7 @@ type cohort struct {
 	done   chan struct{} // closed when it is closed and no call is under way
 }
 
-func newGate(next moe.Experts) *gate { return &gate{next: next, now: newCohort()} }
+func newGate(next batcher.Timed) *gate { return &gate{next: next, now: newCohort()} }
 
 func newCohort() *cohort { return &cohort{done: make(chan struct{})} }
 
@@ -36,6 +37,11 @@ func (c *cohort) settle() {
 
 // Forward implements moe.Experts.
 func (g *gate) Forward(ctx context.Context, b *moe.Batch, out *moe.Partials) error {
+	return g.ForwardTimed(ctx, b, out, nil)
+}
+
+// ForwardTimed implements batcher.Timed.
+func (g *gate) ForwardTimed(ctx context.Context, b *moe.Batch, out *moe.Partials, times *batcher.Times) error {
 	g.mu.Lock()
 	c := g.now
 	c.calls++
@@ -46,7 +52,7 @@ func (g *gate) Forward(ctx context.Context, b *moe.Batch, out *moe.Partials) err
 		c.calls--
 		c.settle()
 	}()
-	return g.next.Forward(ctx, b, out)
+	return g.next.ForwardTimed(ctx, b, out, times)
 }
 
 // flush waits until all calls have ended that have begun so far.

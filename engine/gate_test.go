@@ -6,13 +6,18 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"kvasir/batcher"
 	"kvasir/internal/moe"
 )
 
 // slow answers when it is told to.
 type slow struct{ begun, answer chan struct{} }
 
-func (s *slow) Forward(context.Context, *moe.Batch, *moe.Partials) error {
+func (s *slow) Forward(ctx context.Context, b *moe.Batch, out *moe.Partials) error {
+	return s.ForwardTimed(ctx, b, out, nil)
+}
+
+func (s *slow) ForwardTimed(context.Context, *moe.Batch, *moe.Partials, *batcher.Times) error {
 	s.begun <- struct{}{}
 	<-s.answer
 	return nil

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"kvasir/batcher"
 	"kvasir/engine/ledger"
 	"kvasir/engine/worker"
 	"kvasir/internal/moe"
@@ -33,6 +34,7 @@ type LoopbackConfig struct {
 	Shelf     func(i int) (worker.Shelf, error)
 	Memory    func(i int) int64
 	Wait      time.Duration
+	Trace     func(*batcher.Call) // is told of every call; may be nil
 
 	// Home, if set, is a folder for the hub's ledger and the gateway's wallet.
 	Home string
@@ -121,7 +123,7 @@ func (l *Loopback) start(ctx context.Context, c LoopbackConfig) error {
 		Key: backboneKey, Grant: backboneGrant, Root: root.Public(),
 		Hubs:  []relay.Target{{Address: "wss://" + hubAddr, Hub: l.Hub.ID()}},
 		Model: c.Model, Workers: c.Workers + moreWorkers, Place: c.Place, Local: c.Local, Wait: c.Wait, Log: c.Log,
-		Slices: c.Slices, Exponents: c.Exponents, TopK: c.TopK,
+		Slices: c.Slices, Exponents: c.Exponents, TopK: c.TopK, Trace: c.Trace,
 	})
 	if err != nil {
 		return err

@@ -19,6 +19,7 @@ const maxFlights = 16
 type pace struct {
 	next  moe.Experts
 	pilot *batcher.Pilot
+	tap   *tap // may be nil
 
 	mu   sync.Mutex
 	last map[context.Context]step // by micro-batch: each has a context of its own
@@ -45,7 +46,9 @@ func (p *pace) Forward(ctx context.Context, b *moe.Batch, out *moe.Partials) err
 	before, ok := p.last[ctx]
 	p.mu.Unlock()
 	if ok && before.layer == layer-1 {
-		p.pilot.Own(layer, time.Since(before.at))
+		own := time.Since(before.at)
+		p.pilot.Own(layer, own)
+		p.tap.own(layer, own)
 	}
 	err := p.next.Forward(ctx, b, out)
 	p.mu.Lock()
@@ -70,9 +73,11 @@ func marked(ctx context.Context, c schedule.Class) context.Context {
 // wanted is schedule.Config's.
 func (p *pace) wanted() int { return p.pilot.Flights(0, 0, maxFlights) }
 
-// tracing returns what shows a swarm's calls to a pilot. What this machine has computed alone was not away.
-func tracing(pilot *batcher.Pilot, local string) func(*batcher.Call) {
+// tracing returns what shows a swarm's calls to a pilot and a tap. What this machine has computed alone was not
+// away.
+func tracing(pilot *batcher.Pilot, taps *tap, local string) func(*batcher.Call) {
 	return func(c *batcher.Call) {
+		taps.call(c)
 		for i := range c.Spans {
 			if c.Spans[i].To != local {
 				pilot.Call(c)

@@ -26,7 +26,7 @@ func (d delayed) Forward(_ context.Context, b *moe.Batch, out *moe.Partials) err
 func TestFlightsHideWhatIsAwayAndNoMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pilot := &batcher.Pilot{}
-		d := batcher.NewDispatcher(batcher.Options{Local: delayed(20 * time.Millisecond), Trace: tracing(pilot, batcher.LocalName)})
+		d := batcher.NewDispatcher(batcher.Options{Local: delayed(20 * time.Millisecond), Trace: tracing(pilot, &tap{}, batcher.LocalName)})
 		p := newPace(d, pilot)
 		// walk takes a micro-batch through the layers, with 30 ms of the backbone's before each.
 		walk := func() {

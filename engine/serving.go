@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 
 	"kvasir/engine/batches"
 	"kvasir/engine/chat"
@@ -159,6 +160,7 @@ func NewServeNode(o ServeOptions) (*ServeNode, error) {
 			Requests: cmp.Or(o.Sequences, schedule.DefaultSequences) + schedule.DefaultWaiting,
 		}),
 	}
+	n.handler.Handle(TracePath, http.HandlerFunc(n.ServeTrace))
 	if err := n.openBatches(o); err != nil {
 		return nil, errors.Join(err, n.close())
 	}

@@ -107,7 +107,7 @@ type attached struct {
 	key     seal.PublicKey
 	hub     string
 	drain   context.CancelCauseFunc // sends the worker away
-	session *link.Session
+	session *timed
 	lane    *batcher.Lane
 	gate    *gate // before the lane
 	member  *batcher.Member
@@ -204,13 +204,14 @@ func (s *Swarm) attach(ctx context.Context, a *relay.Accepted) (came bool, err e
 		_ = a.Conn.Close() // the error says more
 		return false, err
 	}
-	session, err := link.Open(ctx, inner, s.linkOptions(a.Worker.Key))
+	opened, err := link.Open(ctx, inner, s.linkOptions(a.Worker.Key))
 	if err != nil {
 		return false, err
 	}
+	session := &timed{Session: opened}
 	share, err := s.newShare(ctx, session.Peer())
 	if err != nil {
-		sendAway(ctx, session, err)
+		sendAway(ctx, opened, err)
 		return false, err
 	}
 	lane, err := batcher.NewLane(session, batcher.Limits{}, 0)

@@ -25,6 +25,7 @@ type cli struct {
 	Batch batchCmd `cmd:"" help:"Answer files of requests."`
 	swarmCommands
 	Plan    planCmd    `cmd:"" help:"Say who would hold what in a swarm, and how fast it would be."`
+	Trace   traceCmd   `cmd:"" help:"Show where the time of a token goes in a swarm, and who is waited for."`
 	Model   modelCmd   `cmd:"" help:"Look into model files, measure them, make them."`
 	Doctor  doctorCmd  `cmd:"" help:"Check this machine and this build, and say what to do."`
 	Version versionCmd `cmd:"" help:"Print the version."`

@@ -10,7 +10,7 @@ import (
 // commands are all commands, with the least they need to be asked for help.
 var commands = []string{
 	"demo", "run", "chat", "serve", "worker", "hub", "gateway", "token create", "token list", "token revoke", "token root",
-	"token grant", "wallet", "model inspect", "model profile", "model synth", "doctor", "version", "config", "plan",
+	"token grant", "wallet", "model inspect", "model profile", "model synth", "doctor", "version", "config", "plan", "trace",
 	"batch run", "batch submit", "batch status", "batch watch", "batch fetch", "batch cancel",
 }
 
@@ -25,7 +25,7 @@ func TestUsageErrorsAreOneLineThatSaysWhatToDo(t *testing.T) {
 		{"misspelt flag with value", []string{"run", "--modell=x", "hi"}, []string{"--modell", "did you mean --model?"}},
 		{"misspelt flag before the command", []string{"--tokns", "3", "run"}, []string{"did you mean --tokens?"}},
 		{"flag like no other", []string{"run", "--qqqqqqq"}, []string{"unknown flag --qqqqqqq (see kvasir run --help)"}},
-		{"flag of another command", []string{"doctor", "--tokens", "3"}, []string{"doctor has no flag --tokens; demo, run and chat have it"}},
+		{"flag of another command", []string{"doctor", "--tokens", "3"}, []string{"doctor has no flag --tokens; demo, run, chat and trace have it"}},
 		{"flag before its command", []string{"--json", "version"}, []string{"--json stands behind its command"}},
 		{"version as a flag", []string{"--version"}, []string{"use kvasir version"}},
 		{"unknown short flag", []string{"run", "-x"}, []string{"unknown flag -x"}},
