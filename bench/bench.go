@@ -3,7 +3,7 @@
 // Numbers of one package alone are in that package's own benchmarks.
 //
 // A scenario is a struct of settings with a Run. Dispatch is one layer of experts, in batches of growing
-// size, computed here and on workers behind gateway and hub, or here alone. Kernels is the same layer here alone, beside
+// size, computed here and on workers behind gateway and hub, or here alone. Decode is a whole model with its experts on workers. Kernels is the same layer here alone, beside
 // the limits of the processor and of the memory. Model is a whole model, here alone. Wire is the path between
 // worker and backbone without any computing, beside the barest ways that move the same bytes.
 //
@@ -28,7 +28,10 @@ func Scenarios() []About {
 	return []About{
 		{DispatchName, "one layer of experts in growing batches: here, and on workers behind gateway and hub"},
 		{ExpertName, "the same layer here alone, without a network"},
+		{BarsName, "what is asked of one remote layer: all its bars, in one run"},
+		{ReferenceName, "figures that were published of remote experts, restated with their conditions"},
 		{KernelsName, "the experts of a layer against the peak of int8 and the rate of memory of this machine"},
+		{DecodeName, "a whole model whose experts are on workers: one micro-batch at a time, and several"},
 		{ModelName, "a whole model: tokens of 1 to 512 sequences together, and a prompt of 512"},
 		{WireName, "frames, the sealed stream and a gateway's copying against bare TCP and io.Copy"},
 		{GateName, "counts and paired ratios against baselines: fails where something is worse than before"},

@@ -50,6 +50,7 @@ type Dispatch struct {
 	Seed          uint64 // of weights, rows and picks
 	Alone         bool   // the function call only: the scenario expert
 
+	scene string                        // the scenario's name, where it is not of this struct
 	least time.Duration                 // that a limit of the machine is measured, and a way; 0: they are not, and once
 	wrap  func(moe.Experts) moe.Experts // of the workers' executors, for tests
 }
@@ -88,7 +89,10 @@ func QuickExpert() Dispatch {
 
 // scenario is the name of what is measured.
 func (d Dispatch) scenario() string {
-	if d.Alone {
+	switch {
+	case d.scene != "":
+		return d.scene
+	case d.Alone:
 		return ExpertName
 	}
 	return DispatchName

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"time"
 
+	"kvasir/engine"
 	"kvasir/engine/experts"
 	"kvasir/engine/worker"
 	"kvasir/internal/machine"
@@ -38,7 +39,7 @@ func (d Dispatch) Run(ctx context.Context, o Observer) (*Report, error) {
 	r := &dispatchRun{d: d, o: o, start: time.Now(), schedule: schedule{
 		batches: d.batches(), repeat: d.Repeat, budget: d.Budget,
 	}}
-	r.report = Report{Machine: ReadMachine(), Results: []Result{}, Settings: Settings{
+	r.report = Report{name: d.Name(), Machine: ReadMachine(), Results: []Result{}, Settings: Settings{
 		Scenario: d.scenario(), Experts: d.Experts, TopK: d.TopK, Hidden: d.Hidden, FFN: d.FFN,
 		Quant: d.Quant.String(), Seed: d.Seed, Weights: weights, Kernel: kernel.Variant.String(), Threads: threads,
 		Workers: d.Workers, Worker: d.Worker.String(), Budget: d.Budget.Seconds(), Repeat: d.Repeat,
@@ -80,7 +81,8 @@ type dispatchRun struct {
 	schedule schedule
 	start    time.Time
 
-	ways  []*way // in the order of results
+	place engine.Placement // of the experts; nil: each worker has the same share
+	ways  []*way           // in the order of results
 	paths []*calibrated
 	procs int // GOMAXPROCS as it was; 0: not changed
 	peaks []float64
@@ -191,7 +193,7 @@ func (r *dispatchRun) swarms(ctx context.Context, m worker.Model) error {
 	d := r.d
 	r.o.progress(0, "starting gateways, hubs and workers")
 	for _, rtt := range append([]time.Duration{0}, d.far()...) {
-		c := swarmConfig{kind: near, rtt: rtt, path: d.Path, workers: d.Workers, wrap: d.wrap, model: m}
+		c := swarmConfig{kind: near, rtt: rtt, path: d.Path, workers: d.Workers, place: r.place, wrap: d.wrap, model: m}
 		if rtt > 0 {
 			c.kind = far
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"kvasir/engine/synth"
+	"kvasir/internal/machine"
 	"kvasir/kernels/variant"
 )
 
@@ -160,6 +161,9 @@ func (m Model) file(ctx context.Context, progress func(float64, string)) (path s
 	}
 	plan, err := shape.Plan()
 	if err != nil {
+		return "", nil, err
+	}
+	if err := checkModelMemory(m.Like, plan.Size, machine.Read().Available); err != nil {
 		return "", nil, err
 	}
 	folder, err := os.MkdirTemp("", "kvasir-bench-*")

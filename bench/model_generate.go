@@ -15,17 +15,24 @@ import (
 // scheduled makes tokens for many sequences together, as a server does: the scheduler decides for each
 // micro-batch who is in it.
 type scheduled struct {
-	rig       *modelRig
+	experts   *counter
 	scheduler *batching.Scheduler
 }
 
+// scheduledConfig is for newScheduled.
+type scheduledConfig struct {
+	experts           *counter
+	rows, flights     int // of a micro-batch, and of them under way; 0: the scheduler's own
+	sequences, tokens int // at once, and of each
+}
+
 // newScheduled has room for so many sequences of so many tokens at once.
-func newScheduled(rig *modelRig, sequences, tokens int) (*scheduled, error) {
+func newScheduled(rig *modelRig, c scheduledConfig) (*scheduled, error) {
 	s, err := batching.New(batching.Config{
-		Model: rig.model, Memory: rig.model.NewMemory(int64(sequences+1) * rig.model.SequenceBytes(tokens)),
-		Experts: rig.experts, Sequences: sequences, Waiting: sequences,
+		Model: rig.model, Memory: rig.model.NewMemory(int64(c.sequences+1) * rig.model.SequenceBytes(c.tokens)),
+		Experts: c.experts, Rows: c.rows, Flights: c.flights, Sequences: c.sequences, Waiting: c.sequences,
 	})
-	return &scheduled{rig, s}, err
+	return &scheduled{c.experts, s}, err
 }
 
 func (d *scheduled) close() {
@@ -91,7 +98,7 @@ func (t *stopwatch) count(first bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	// Others of the micro-batch with the last first token were computed before the count began.
-	if now := t.d.rig.experts.count(); t.waiting == 0 && now.calls > t.before.calls {
+	if now := t.d.experts.count(); t.waiting == 0 && now.calls > t.before.calls {
 		t.decoded++
 		t.last, t.end = time.Now(), now
 	}
@@ -99,7 +106,7 @@ func (t *stopwatch) count(first bool) {
 		return
 	}
 	if t.waiting--; t.waiting == 0 {
-		t.start, t.before = time.Now(), t.d.rig.experts.count()
+		t.start, t.before = time.Now(), t.d.experts.count()
 	}
 }
 

@@ -73,7 +73,9 @@ func (r *modelRun) measure(ctx context.Context) error {
 	random := rand.New(rand.NewPCG(r.m.Seed, 1))
 	if n := len(r.m.Sequences); n > 0 {
 		var err error
-		if r.gen, err = newScheduled(r.rig, r.m.Sequences[n-1], r.m.Prompt+r.m.Tokens+1); err != nil {
+		if r.gen, err = newScheduled(r.rig, scheduledConfig{
+			experts: r.rig.experts, sequences: r.m.Sequences[n-1], tokens: r.m.Prompt + r.m.Tokens + 1,
+		}); err != nil {
 			return err
 		}
 		defer r.gen.close()

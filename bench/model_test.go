@@ -125,7 +125,7 @@ func madeBy(t *testing.T, like string, format quant.Format, seed uint64) []int32
 	s.Layers, s.Hidden, s.FFN, s.Experts, s.TopK, s.Format = 4, 256, 256, 8, 2, format
 	rig := rigOf(t, s, seed)
 	prompts := [][]int32{{72, 101, 108}, {300, 7}, {9}}
-	gen, err := newScheduled(rig, len(prompts), 19)
+	gen, err := newScheduled(rig, scheduledConfig{experts: rig.experts, sequences: len(prompts), tokens: 19})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ type Report struct {
 	Results  []Result  `json:"results"`
 	Bars     []PathBar `json:"bars,omitempty"`
 
+	name  string
 	drift float64 // of the int8 peak from the beginning to the end, as a part of it
 }
 
@@ -70,6 +71,11 @@ type Settings struct {
 	FFN      int            `json:"ffn"`
 	Quant    string         `json:"quant"`
 	Seed     uint64         `json:"seed"`
+	Model    string         `json:"model,omitempty"` // decode alone
+	Layers   int            `json:"layers,omitempty"`
+	Remote   int            `json:"layers_remote,omitempty"`
+	Prompt   int            `json:"prompt,omitempty"`
+	Tokens   int            `json:"tokens,omitempty"`
 	Weights  int            `json:"weight_bytes"`
 	Kernel   string         `json:"kernel"`
 	Threads  int            `json:"threads"` // goroutines that compute one batch
@@ -133,6 +139,9 @@ type Result struct {
 	noisy bool            // too few pairs were kept to judge by
 	times []time.Duration // of its rounds, ascending
 }
+
+// Name says what the layer is, in words.
+func (r *Report) Name() string { return r.name }
 
 // Empty reports whether nothing was measured.
 func (r *Report) Empty() bool { return r == nil || len(r.Results) == 0 }

@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -59,6 +60,13 @@ var columns = []column[Result]{
 
 // NewTable returns a table of the results of Dispatch that prints to w.
 func NewTable(w io.Writer) *Table[Result] { return &Table[Result]{w, columns} }
+
+// NewStepTable returns a table of the results of Decode that prints to w.
+func NewStepTable(w io.Writer) *Table[Result] {
+	c := slices.Clone(columns)
+	c[2].head = "ms/step"
+	return &Table[Result]{w, c}
+}
 
 // Head prints the names of the columns.
 func (t *Table[R]) Head() error {

@@ -19,9 +19,12 @@ func (r *Report) Words() []string {
 		return nil
 	}
 	var lines []string
-	if r.Settings.Scenario == ExpertName {
+	switch r.Settings.Scenario {
+	case ExpertName:
 		lines = []string{r.boundHere(), r.enough()}
-	} else {
+	case DecodeName:
+		lines = []string{r.boundSteps(), r.enough(), r.cost()}
+	default:
 		lines = []string{r.bound(), r.enough(), r.cost()}
 	}
 	if r.noisy() {
@@ -44,6 +47,19 @@ func (r *Report) path() kind {
 		return far
 	}
 	return near
+}
+
+// boundSteps says what bounds a step of a model, at the largest micro-batch.
+func (r *Report) boundSteps() string {
+	n := r.Results[len(r.Results)-1].Batch
+	l, f := r.find(n, local), r.find(n, r.path())
+	text := fmt.Sprintf("A step of %d sequences takes %s ms here and %s ms with %d of %d layers away", n, digits(l.Ms), digits(f.Ms),
+		r.Settings.Remote, r.Settings.Layers)
+	if x := r.at(n, *f.RTT, true); x != nil {
+		text += fmt.Sprintf("; with %d micro-batches under way one ends every %s ms. What bounds it is %s: it is at %s of what that allows",
+			x.Flights, digits(x.Ms), x.Bound, percent(100*x.Roofline))
+	}
+	return text + "."
 }
 
 // boundHere says what bounds the experts alone, at the largest batch.
@@ -113,16 +129,20 @@ func (r *Report) enough() string {
 			list = append(list, x)
 		}
 	}
+	flag := "--batch"
+	if r.Settings.Scenario == DecodeName {
+		flag = "--sequences"
+	}
 	if len(list) == 1 {
-		return "One batch size was measured: what batch is enough takes more of them (--batch)."
+		return "One batch size was measured: what batch is enough takes more of them (" + flag + ")."
 	}
 	best := slices.MaxFunc(list, func(a, b *Result) int { return compare(a.TokensPerS, b.TokensPerS) })
 	i := slices.IndexFunc(list, func(x *Result) bool { return x.TokensPerS >= enough*best.TokensPerS })
 	x := list[i]
 	if i == len(list)-1 {
 		before := list[i-1]
-		return fmt.Sprintf("No batch measured is large enough: %s batch %d gives %s tokens/s, %.2f x those of batch %d; try a larger --batch.",
-			x.place(), x.Batch, digits(x.TokensPerS), x.TokensPerS/before.TokensPerS, before.Batch)
+		return fmt.Sprintf("No batch measured is large enough: %s batch %d gives %s tokens/s, %.2f x those of batch %d; try a larger %s.",
+			x.place(), x.Batch, digits(x.TokensPerS), x.TokensPerS/before.TokensPerS, before.Batch, flag)
 	}
 	if x == best {
 		return fmt.Sprintf("Batch %d is enough: %s it gives %s tokens/s, the most that was measured.",
@@ -161,8 +181,8 @@ func (r *Report) cost() string {
 		text += " and " + r.costAt(last)
 	}
 	for i := range r.Results {
-		x := &r.Results[i]
-		if x.kind() != far || x.RTTOverhead == nil || !x.piped() && *x.RTT == r.Settings.RTT {
+		x, last := &r.Results[i], r.Results[len(r.Results)-1].Batch
+		if x.Batch != last || x.kind() != far || x.RTTOverhead == nil || !x.piped() && *x.RTT == r.Settings.RTT {
 			continue
 		}
 		text += fmt.Sprintf("; %s at batch %d", percent(max(0, *x.RTTOverhead)), x.Batch)

@@ -6,14 +6,11 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/alecthomas/kong"
 
 	"kvasir/bench"
-	"kvasir/kernels/quant"
 )
 
 // cli is the grammar of the command line.
@@ -42,10 +39,11 @@ type cli struct {
 	Worker  worker    `help:"cpu: workers compute. stub:CALL+ROW: they take so long a batch and a row, such as stub:1.45ms+16us, and compute nothing. stub:gpu: as a GPU was measured (default cpu)." placeholder:"KIND" group:"path"`
 	Flights number    `help:"Dispatches under way where they overlap (default as many as hide the way)." placeholder:"N" group:"path"`
 
-	Model     string  `help:"Model file (model). Default: one with random weights is made, as --like says." short:"m" placeholder:"FILE" group:"model"`
+	Layers    number  `help:"Layers whose experts are on workers (decode; default all)." placeholder:"N" group:"model"`
+	Model     string  `help:"Model file. Default: one with random weights is made, as --like says." short:"m" placeholder:"FILE" group:"model"`
 	Like      string  `help:"Dimensions of the model that is made: those of kvasir model synth --like (default anchor)." placeholder:"NAME" group:"model"`
-	Sequences numbers `help:"Sequences that decode together, a point for each (default 1,8,64,256,512; none: 0)." placeholder:"N,N" group:"model"`
-	Prompt    number  `help:"Tokens of each before those that are counted (default 16)." placeholder:"N" group:"model"`
+	Sequences numbers `help:"Sequences that decode together, a point for each (default 1,8,64,256,512, decode 1,8,64; none: 0)." placeholder:"N,N" group:"model"`
+	Prompt    number  `help:"Tokens of each before those that are counted (default 16, decode 4)." placeholder:"N" group:"model"`
 	Tokens    number  `help:"Tokens of each that are counted (default 16)." placeholder:"N" group:"model"`
 	Prefill   number  `help:"Tokens of the prompt that is read in one go (default 512; none: 0)." placeholder:"N" group:"model"`
 
@@ -55,12 +53,12 @@ type cli struct {
 
 	Usage helpFlag `name:"help" help:"Print help." short:"h"`
 
-	Scenario string `arg:"" optional:"" default:"dispatch" help:"What to measure: dispatch, expert, kernels, model, wire, gate. list names them."`
+	Scenario string `arg:"" optional:"" default:"dispatch" help:"What to measure: dispatch, expert, decode, bars, reference, kernels, model, wire, gate. list names them."`
 }
 
 // Help is printed by kvasir-bench --help.
 func (cli) Help() string {
-	return `The layer has the dimensions of Qwen3.5-122B-A10B and random weights. dispatch computes every batch here, then by workers behind a gateway and a hub at 0 ms, then at each --rtt, in turns; the largest batch also with several dispatches under way. Every answer is compared with the local one, bit for bit. expert is the same without a network. kernels computes here alone, beside the peak of int8 and the rate of memory. model runs a whole model beside them. wire moves bytes over the path between worker and backbone, beside bare TCP. gate counts and compares with baselines, and fails where something is worse than it was.
+	return `The layer has the dimensions of Qwen3.5-122B-A10B and random weights. dispatch computes every batch here, then by workers behind a gateway and a hub at 0 ms, then at each --rtt, in turns; the largest batch also with several dispatches under way. Every answer is compared with the local one, bit for bit. expert is the same without a network. kernels computes here alone, beside the peak of int8 and the rate of memory. model runs a whole model beside them, and decode has its experts on workers. wire moves bytes over the path between worker and backbone, beside bare TCP. gate counts and compares with baselines, and fails where something is worse than it was.
 
 Every flag has an environment variable: KVASIR_BATCH is that of --batch. KVASIR_KERNEL chooses the kernels.
 
@@ -69,8 +67,10 @@ Examples:
     kvasir-bench --batch 512
     kvasir-bench --quick --rtt 80ms
     kvasir-bench --worker stub:gpu --rtt 13ms,50ms,80ms --up 1G --down 1G --only 1,512
+    kvasir-bench bars --judge
     kvasir-bench expert --preset qwen3-30b --quant Q5_K
     kvasir-bench kernels
+    kvasir-bench decode --rtt 13ms,80ms --sequences 1,8
     kvasir-bench model -m model.gguf --sequences 1,64
     kvasir-bench --json dispatch > figures.json
     kvasir-bench gate
@@ -78,15 +78,18 @@ Examples:
     kvasir-bench list`
 }
 
-// foreign names the flags that say nothing to a scenario. On the command line they are mistakes; variables
-// may be meant for another run.
-var foreign = map[string][]string{
-	bench.DispatchName: slices.Concat(modelFlags, gateFlags),
-	bench.ExpertName:   slices.Concat(pathFlags, modelFlags, gateFlags),
-	bench.KernelsName:  slices.Concat(pathFlags, modelFlags, gateFlags, []string{"only", "quant"}),
-	bench.ModelName:    slices.Concat(pathFlags, layerFlags, gateFlags),
-	bench.WireName:     slices.Concat(pathFlags, layerFlags, modelFlags, gateFlags, []string{"seed", "preset"}),
-	bench.GateName:     slices.Concat(pathFlags, layerFlags, modelFlags, []string{"seed", "preset", "judge", "budget"}),
+// own names the flags that say something to a scenario, beside those of every one. On the command line others
+// are mistakes; variables may be meant for another run.
+var own = map[string][]string{
+	bench.DispatchName:  slices.Concat(pathFlags, layerFlags, common),
+	bench.ExpertName:    slices.Concat(layerFlags, common),
+	bench.DecodeName:    slices.Concat(pathFlags, modelFlags, common, []string{"layers"}),
+	bench.BarsName:      {"judge"},
+	bench.ReferenceName: nil,
+	bench.KernelsName:   slices.Concat([]string{"batch", "experts", "topk", "hidden", "ffn"}, common),
+	bench.ModelName:     slices.Concat(modelFlags, []string{"prefill"}, common),
+	bench.WireName:      {"repeat", "budget", "judge"},
+	bench.GateName:      slices.Concat(gateFlags, []string{"repeat"}),
 }
 
 // pathFlags are those of what lies between workers and backbone.
@@ -98,13 +101,23 @@ var layerFlags = []string{"batch", "only", "experts", "topk", "hidden", "ffn", "
 // gateFlags are those of the gate alone.
 var gateFlags = []string{"update", "why", "baselines"}
 
-// modelFlags are those of the scenario model alone.
-var modelFlags = []string{"model", "like", "sequences", "prompt", "tokens", "prefill"}
+// modelFlags are those of a whole model.
+var modelFlags = []string{"model", "like", "sequences", "prompt", "tokens"}
+
+// common are those of most scenarios.
+var common = []string{"seed", "preset", "repeat", "budget", "judge"}
+
+// everywhere are those of every scenario.
+var everywhere = []string{"quick", "json", "help"}
 
 // checkForeign refuses flags of other scenarios.
 func checkForeign(scenario string, path []*kong.Path) error {
+	flags, known := own[scenario]
+	if !known {
+		return nil // it takes any, or is no scenario
+	}
 	for _, p := range path {
-		if p.Flag != nil && !p.Resolved && slices.Contains(foreign[scenario], p.Flag.Name) {
+		if p.Flag != nil && !p.Resolved && !slices.Contains(everywhere, p.Flag.Name) && !slices.Contains(flags, p.Flag.Name) {
 			if scenario == bench.ExpertName && slices.Contains(pathFlags, p.Flag.Name) {
 				return usagef("--%s is not for expert, which has no network; use dispatch", p.Flag.Name)
 			}
@@ -112,131 +125,6 @@ func checkForeign(scenario string, path []*kong.Path) error {
 		}
 	}
 	return nil
-}
-
-// number is a whole number of 0 or more that may be left out. Its limits are those of the setting.
-type number struct {
-	n     int
-	given bool
-}
-
-// UnmarshalText reads a number, wherever it comes from.
-func (n *number) UnmarshalText(text []byte) error {
-	v, err := strconv.ParseInt(string(text), 10, 32)
-	if err != nil {
-		return fmt.Errorf("want a whole number, got %q", text)
-	}
-	n.n, n.given = int(v), true
-	return nil
-}
-
-// or sets dst where the number is given.
-func (n number) or(dst *int) {
-	if n.given {
-		*dst = n.n
-	}
-}
-
-// numbers is a list of whole numbers that may be left out.
-type numbers struct {
-	list  []int
-	given bool
-}
-
-// UnmarshalText reads numbers with commas between them; 0 alone is none.
-func (n *numbers) UnmarshalText(text []byte) error {
-	n.list, n.given = nil, true
-	if string(text) == "0" {
-		return nil
-	}
-	for part := range strings.SplitSeq(string(text), ",") {
-		var one number
-		if err := one.UnmarshalText([]byte(strings.TrimSpace(part))); err != nil {
-			return err
-		}
-		n.list = append(n.list, one.n)
-	}
-	return nil
-}
-
-// duration is a time that may be left out.
-type duration struct {
-	d     time.Duration
-	given bool
-}
-
-// UnmarshalText reads a duration, wherever it comes from.
-func (d *duration) UnmarshalText(text []byte) error {
-	v, err := time.ParseDuration(string(text))
-	if err != nil {
-		return fmt.Errorf("want a time such as 13ms or 2m, got %q", text)
-	}
-	d.d, d.given = v, true
-	return nil
-}
-
-func (d duration) or(dst *time.Duration) {
-	if d.given {
-		*dst = d.d
-	}
-}
-
-// durations is a list of times that may be left out; 0 alone is none.
-type durations struct {
-	list  []time.Duration
-	given bool
-}
-
-// UnmarshalText reads times with commas between them.
-func (d *durations) UnmarshalText(text []byte) error {
-	d.list, d.given = nil, true
-	if string(text) == "0" {
-		return nil
-	}
-	for part := range strings.SplitSeq(string(text), ",") {
-		var one duration
-		if err := one.UnmarshalText([]byte(strings.TrimSpace(part))); err != nil {
-			return err
-		}
-		d.list = append(d.list, one.d)
-	}
-	return nil
-}
-
-// rate, stall, worker and format are read by package bench.
-type (
-	rate   struct{ bench.Rate }
-	stall  struct{ bench.Stall }
-	worker struct{ bench.Speed }
-	format struct {
-		quant.Format
-		given bool
-	}
-)
-
-// UnmarshalText reads bits a second.
-func (r *rate) UnmarshalText(text []byte) (err error) {
-	r.Rate, err = bench.ParseRate(string(text))
-	return err
-}
-
-// UnmarshalText reads when a path stands still.
-func (s *stall) UnmarshalText(text []byte) (err error) {
-	s.Stall, err = bench.ParseStall(string(text))
-	return err
-}
-
-// UnmarshalText reads what workers are.
-func (w *worker) UnmarshalText(text []byte) (err error) {
-	w.Speed, err = bench.ParseSpeed(string(text))
-	return err
-}
-
-// UnmarshalText reads the name of a format of weights.
-func (f *format) UnmarshalText(text []byte) (err error) {
-	f.Format, err = bench.ParseQuant(string(text))
-	f.given = true
-	return err
 }
 
 // dispatch makes settings of flags, for a layer with or without a network.
@@ -264,8 +152,7 @@ func (c *cli) dispatch(alone bool) (bench.Dispatch, error) {
 	if c.RTT.given {
 		d.RTTs = c.RTT.list
 	}
-	d.Path = bench.Path{Jitter: c.Jitter.d, Up: c.Up.Rate, Down: c.Down.Rate, Stall: c.Stall.Stall}
-	d.Worker = c.Worker.Speed
+	d.Path, d.Worker = c.path(), c.Worker.Speed
 	c.Workers.or(&d.Workers)
 	c.Flights.or(&d.Flights)
 	return d, nil
@@ -377,6 +264,46 @@ func (c *cli) model() (bench.Model, error) {
 	return m, nil
 }
 
+// decode makes settings of flags.
+func (c *cli) decode() (bench.Decode, error) {
+	d := bench.DefaultDecode()
+	if c.Quick {
+		d = bench.QuickDecode()
+	}
+	sequences, prompt, budget := d.Sequences, d.Prompt, d.Budget
+	m, err := c.model()
+	if err != nil {
+		return d, err
+	}
+	if c.Model == "" && c.Like == "" && c.Preset == "" {
+		m.Like = d.Like
+	}
+	d.Model = m
+	d.Prefill = 0
+	if !c.Sequences.given {
+		d.Sequences = sequences
+	}
+	if !c.Prompt.given {
+		d.Prompt = prompt
+	}
+	if !c.Budget.given {
+		d.Budget = budget
+	}
+	c.Layers.or(&d.Layers)
+	if c.RTT.given {
+		d.RTTs = c.RTT.list
+	}
+	d.Line, d.Worker = c.path(), c.Worker.Speed
+	c.Workers.or(&d.Workers)
+	c.Flights.or(&d.Flights)
+	return d, nil
+}
+
+// path is what lies between workers and backbone, beside the round trip.
+func (c *cli) path() bench.Path {
+	return bench.Path{Jitter: c.Jitter.d, Up: c.Up.Rate, Down: c.Down.Rate, Stall: c.Stall.Stall}
+}
+
 // helpFlag prints the help, whatever else is on the command line.
 type helpFlag bool
 
@@ -430,7 +357,7 @@ func parse(args []string, stdout io.Writer, getenv func(string) string) (*cli, e
 		kong.Writers(out, io.Discard),
 		kong.Exit(func(int) { panic("BUG: kong must not end the process") }),
 		kong.ExplicitGroups([]kong.Group{
-			{Key: "path", Title: "Flags of what lies between workers and backbone:"}, {Key: "model", Title: "Flags of model:"},
+			{Key: "path", Title: "Flags of what lies between workers and backbone:"}, {Key: "model", Title: "Flags of model and decode:"},
 			{Key: "gate", Title: "Flags of gate:"},
 		}),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: bench.Columns}),

@@ -106,6 +106,12 @@ func (a *app) run(ctx context.Context, args []string) error {
 		return a.dispatch(ctx, c)
 	case bench.GateName:
 		return a.gate(ctx, c)
+	case bench.DecodeName:
+		return a.decode(ctx, c)
+	case bench.BarsName:
+		return a.bars(ctx, c)
+	case bench.ReferenceName:
+		return a.reference(ctx, c)
 	case bench.KernelsName:
 		return a.kernels(ctx, c)
 	case bench.ModelName:
@@ -191,9 +197,86 @@ func (a *app) dispatch(ctx context.Context, c *cli) error {
 	return verdict(report, c.Judge)
 }
 
+// bars runs the scenario of that name.
+func (a *app) bars(ctx context.Context, c *cli) error {
+	b := bench.DefaultBars()
+	if c.Quick {
+		b = bench.QuickBars()
+	}
+	if err := b.Check(); err != nil {
+		return settings(err)
+	}
+	var report *bench.BarsReport
+	err := a.measure(ctx, c.JSON, func(ctx context.Context, v *view) (measured, error) {
+		t := bench.NewTable(v.w)
+		var err error
+		report, err = b.Run(ctx, bench.Observer{
+			Progress: v.progress.show,
+			Begin:    func(r *bench.Report) { v.begin(dispatchHead(r.Name(), r), c.Quick, t.Head) },
+			Row:      func(x bench.Result) { v.do(func() error { return t.Row(x) }) },
+		})
+		return report, err
+	})
+	if err != nil {
+		return err
+	}
+	return verdict(report, c.Judge)
+}
+
+// reference runs the scenario of that name.
+func (a *app) reference(ctx context.Context, c *cli) error {
+	x := bench.DefaultReference()
+	if c.Quick {
+		x = bench.QuickReference()
+	}
+	if err := x.Check(); err != nil {
+		return settings(err)
+	}
+	return a.measure(ctx, c.JSON, func(ctx context.Context, v *view) (measured, error) {
+		t := bench.NewReferenceTable(v.w)
+		return x.Run(ctx, bench.ReferenceObserver{
+			Progress: v.progress.show,
+			Begin:    func(r *bench.ReferenceReport) { v.begin([]string{x.Layer.Name()}, c.Quick, t.Head) },
+			Row:      func(r bench.ReferenceResult) { v.do(func() error { return t.Row(r) }) },
+		})
+	})
+}
+
+// decode runs the scenario of that name.
+func (a *app) decode(ctx context.Context, c *cli) error {
+	d, err := c.decode()
+	if err != nil {
+		return err
+	}
+	if err := d.Check(); err != nil {
+		return settings(err)
+	}
+	var report *bench.Report
+	err = a.measure(ctx, c.JSON, func(ctx context.Context, v *view) (measured, error) {
+		t := bench.NewStepTable(v.w)
+		var err error
+		report, err = d.Run(ctx, bench.Observer{
+			Progress: v.progress.show,
+			Begin:    func(r *bench.Report) { v.begin(dispatchHead(decodeName(r), r), c.Quick, t.Head) },
+			Row:      func(x bench.Result) { v.do(func() error { return t.Row(x) }) },
+		})
+		return report, err
+	})
+	if err != nil {
+		return err
+	}
+	return verdict(report, c.Judge)
+}
+
+// judged is what workers have answered, and what bars are set for.
+type judged interface {
+	Different() []int
+	Missed() []string
+}
+
 // verdict fails a run whose workers gave other bits than this machine, and where it is asked for one with
 // missed bars.
-func verdict(r *bench.Report, judge bool) error {
+func verdict(r judged, judge bool) error {
 	if bad := r.Different(); len(bad) > 0 {
 		return fmt.Errorf("workers' answers differ from those computed here, first at batch %d; run kvasir doctor", bad[0])
 	}

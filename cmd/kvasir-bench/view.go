@@ -42,7 +42,7 @@ func (v *view) begin(lines []string, quick bool, head func() error) {
 func dispatchHead(name string, r *bench.Report) []string {
 	s := &r.Settings
 	if s.Weights > 0 {
-		name = fmt.Sprintf("%s; %.2f GB of random weights", name, float64(s.Weights)/1e9)
+		name = fmt.Sprintf("%s; %.2f GB of weights", name, float64(s.Weights)/1e9)
 	}
 	lines := []string{name, machineLine(&r.Machine, s.Kernel)}
 	if s.Workers == 0 {
@@ -65,6 +65,13 @@ func dispatchHead(name string, r *bench.Report) []string {
 		swarm += "; stalls of " + s.Stall
 	}
 	return append(lines, swarm)
+}
+
+// decodeName says what model is measured.
+func decodeName(r *bench.Report) string {
+	s := &r.Settings
+	return fmt.Sprintf("%s: %d layers, %d of them with their experts on workers, hidden %d, %d experts, top-%d, FFN %d, %s", s.Model,
+		s.Layers, s.Remote, s.Hidden, s.Experts, s.TopK, s.FFN, s.Quant)
 }
 
 // kernelsHead says what is measured.
