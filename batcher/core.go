@@ -18,7 +18,8 @@ type Limits struct {
 	// default it does not wait: what arrives while all places are taken goes together all the same.
 	Delay time.Duration
 	// Adapt lets Delay be the most that a row waits, DefaultDelay when 0: it waits no longer than it
-	// saves the executor, which the lane measures, and only while others come as often as that.
+	// saves the executor, which the lane measures, and only while others come as often as that. Before
+	// an executor further away than 2 ms nothing waits: see nearby.
 	Adapt bool
 	// QueueRows and QueueBytes bound what waits; 16,384 rows and 256 MiB by default. An empty queue
 	// takes any one call, so that no call is refused for ever.
@@ -33,6 +34,12 @@ const (
 	DefaultQueueBytes = 256 << 20
 	DefaultDelay      = 5 * time.Millisecond
 )
+
+// nearby is up to what round trip rows wait for company. Beyond, what passes between two answers is more the
+// line's doing than the executor's, and several calls are under way to hide it. In emulated time, with 16
+// micro-batches of 16 to 32 rows under way and a worker that takes 5 ms a batch besides 20 us a row, to wait
+// made a step a third shorter at 0 ms, and at 13 ms 4 % shorter to 9 % longer, by the jitter of the line.
+const nearby = 2 * time.Millisecond
 
 // withDefaults returns the limits in force, or an error that names the field out of bounds.
 func (l Limits) withDefaults() (Limits, error) {

@@ -336,7 +336,9 @@ func (l *Lane) forward(f *flight, b *moe.Batch, out *moe.Partials) (err error) {
 		l.rtt = rtt
 	}
 	l.fit.add(b.Rows, took)
-	l.core.saves = max(0, l.fit.fixed()-l.rtt)
+	if l.core.saves = max(0, l.fit.fixed()-l.rtt); l.rtt > nearby {
+		l.core.saves = 0
+	}
 	return nil
 }
 

@@ -214,7 +214,7 @@ func (s *Swarm) attach(ctx context.Context, a *relay.Accepted) (came bool, err e
 		sendAway(ctx, opened, err)
 		return false, err
 	}
-	lane, err := batcher.NewLane(session, batcher.Limits{}, 0)
+	lane, err := batcher.NewLane(session, batcher.Limits{Adapt: true}, 0)
 	if err != nil {
 		_ = session.Close()
 		return false, err
