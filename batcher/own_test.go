@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"kvasir/internal/moe"
+	arena "kvasir/internal/slab" // a slab is something else here
 )
 
 // lender notes where the rows and the sums lie that it is given, and answers as fake does. It takes rows that
@@ -154,5 +155,48 @@ func TestDispatcherAllocatesNothingForRows(t *testing.T) {
 		if slices.Max(got) > most || got[1] > got[0]+1 {
 			t.Errorf("%d workers: a call of 16 and of 512 rows allocates %v times, want up to %v for both", n, got, most)
 		}
+	}
+}
+
+// TestSlabsAreGivenBack holds that what parts and copies take of the arena goes back: a dispatcher's when it is
+// closed, a lane's with its goroutines.
+func TestSlabsAreGivenBack(t *testing.T) {
+	before := arena.Shared.Stats().InUse
+	d := NewDispatcher(Options{})
+	var lanes []*Lane
+	for i := range 3 {
+		lane := newLane(t, &fake{}, Limits{}, 1)
+		lanes = append(lanes, lane)
+		d.Join("worker", lane, holding(32*i/3, 32*(i+1)/3, 1))
+	}
+	rng := seeded(t, 1)
+	call := func() {
+		b, out := randomBatch(rng, q8, 50, 8, 32), &moe.Partials{}
+		if err := d.Forward(t.Context(), b, out); err != nil {
+			t.Error(err)
+		} else if err := same(out, truth(b)); err != nil {
+			t.Error(err)
+		}
+	}
+	var wg sync.WaitGroup
+	for range 4 {
+		b := randomBatch(rng, q8, 50, 8, 32)
+		wg.Go(func() {
+			if err := d.Forward(t.Context(), b, &moe.Partials{}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if now := arena.Shared.Stats().InUse; now <= before {
+		t.Errorf("%d bytes of slabs are in use, and %d before: answers lie elsewhere", now, before)
+	}
+	d.Close()
+	call() // it still works
+	for _, lane := range lanes {
+		lane.Close()
+	}
+	if now := arena.Shared.Stats().InUse; now != before {
+		t.Errorf("%d bytes of slabs are in use at the end, want %d", now, before)
 	}
 }

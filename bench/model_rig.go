@@ -88,7 +88,10 @@ func (r *modelRig) load(path string) error {
 	return nil
 }
 
-func (r *modelRig) close() { _ = r.file.Close() } // read only: nothing is lost
+func (r *modelRig) close() {
+	r.model.Close()
+	_ = r.file.Close() // read only: nothing is lost
+}
 
 // settings fills in what the model is.
 func (r *modelRig) settings(s *ModelSettings) {

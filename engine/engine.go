@@ -320,6 +320,7 @@ func (e *Engine) Close() error {
 	if e.other {
 		return nil
 	}
+	e.model.Close()
 	return e.file.Close()
 }
 

@@ -50,12 +50,15 @@ var (
 // experts could not run: the sequences that were under way cannot go on.
 func (m *Model) Forward(ctx context.Context, experts moe.Experts, steps []*Step) error {
 	w := m.works.Get().(*work)
+	w.travel = m.travels.take()
 	defer func() {
 		for _, s := range steps {
 			if s.Err == nil || !errors.Is(s.Err, ErrBusy) {
 				s.Seq.busy = false
 			}
 		}
+		m.travels.put(w.travel)
+		w.travel = nil
 		w.release()
 		m.works.Put(w)
 	}()

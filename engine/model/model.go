@@ -36,7 +36,8 @@ type Model struct {
 	layers []layer
 	rope   *rope
 
-	works sync.Pool // *work
+	works   sync.Pool // *work
+	travels travels
 }
 
 // Options are what the file does not say.
@@ -55,6 +56,10 @@ type Options struct {
 	// goroutines at the same time.
 	Loaded func(bytes int)
 }
+
+// Close gives back the page-locked memory that the model keeps between one Forward and the next. It still works,
+// and keeps none from then on.
+func (m *Model) Close() { m.travels.close() }
 
 // Load reads the dense part of f, which must stay open and unchanged as long as the model is used: the
 // backend repacks what it multiplies with, and the rest stays where the file has it.

@@ -23,7 +23,7 @@ func (w *work) moe(ctx context.Context, experts moe.Experts, ly *layer) error {
 	}
 	done := make(chan error, 1)
 	if b.Rows > 0 {
-		go func() { done <- experts.Forward(ctx, b, w.partials) }()
+		go func() { done <- experts.Forward(ctx, b, &w.partials) }()
 	} else {
 		done <- nil
 	}
@@ -63,7 +63,7 @@ func (w *work) dispatch(ly *layer) (*moe.Batch, error) {
 	if b == nil {
 		var err error
 		shape := moe.Shape{Layer: w.layer, Hidden: m.Hidden, Format: ly.rowFormat}
-		if b, err = moe.NewBatch(shape, BatchRows, BatchRows*m.TopK); err != nil {
+		if b, err = moe.NewPinnedBatch(shape, BatchRows, BatchRows*m.TopK); err != nil {
 			return nil, err
 		}
 		w.batch[ly.rowFormat] = b

@@ -35,8 +35,67 @@ type work struct {
 	route       []float32 // rows x Experts
 	sent        []int     // row of the micro-batch for each row of the batch
 
-	batch    map[moe.RowFormat]*moe.Batch
-	partials *moe.Partials
+	*travel
+}
+
+// travel is the memory of what goes to the experts and comes back: page-locked, so that a device or a socket
+// can take it from there. Nothing collects it: it is in one work at a time, or in a list of its model's.
+type travel struct {
+	batch    [moe.RowQ8 + 1]*moe.Batch // by row format
+	partials moe.Partials
+}
+
+// maxTravels is how many a model keeps that nobody uses: as many as micro-batches are under way as a rule.
+const maxTravels = 16
+
+// travels is those that nobody uses. It is safe for concurrent use.
+type travels struct {
+	mu     sync.Mutex
+	idle   []*travel // at most maxTravels
+	closed bool
+}
+
+func (l *travels) take() *travel {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := len(l.idle)
+	if n == 0 {
+		t := &travel{}
+		t.partials.Pin()
+		return t
+	}
+	t := l.idle[n-1]
+	l.idle[n-1], l.idle = nil, l.idle[:n-1]
+	return t
+}
+
+func (l *travels) put(t *travel) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || len(l.idle) == maxTravels {
+		t.release()
+		return
+	}
+	l.idle = append(l.idle, t)
+}
+
+// close gives all memory back: what is idle now, and the rest as soon as it is.
+func (l *travels) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, t := range l.idle {
+		t.release()
+	}
+	l.idle, l.closed = nil, true
+}
+
+func (t *travel) release() {
+	for _, b := range t.batch {
+		if b != nil {
+			b.Release()
+		}
+	}
+	t.partials.Release()
 }
 
 // worker is the memory of one goroutine of a split.
@@ -49,11 +108,9 @@ type worker struct {
 
 func newWork(m *Model, workers int) *work {
 	w := &work{
-		m:        m,
-		ops:      m.ops,
-		workers:  make([]*worker, workers),
-		batch:    map[moe.RowFormat]*moe.Batch{},
-		partials: &moe.Partials{},
+		m:       m,
+		ops:     m.ops,
+		workers: make([]*worker, workers),
 	}
 	for i := range w.workers {
 		w.workers[i] = &worker{}
