@@ -22,7 +22,7 @@ func TestHostileRequestsAreRefusedByName(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	s := httptest.NewServer(serve.New(generator{e}, serve.Options{Model: e.Name()}))
+	s := httptest.NewServer(serve.New(generator{e: e}, serve.Options{Model: e.Name()}))
 	t.Cleanup(s.Close)
 	chat := func(content string) any {
 		return map[string]any{"messages": []any{map[string]any{"role": "user", "content": content}}, "max_tokens": 2}

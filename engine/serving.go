@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"time"
 
 	"kvasir/engine/batches"
 	"kvasir/engine/chat"
 	"kvasir/engine/grammar"
+	"kvasir/engine/page"
 	"kvasir/engine/sample"
 	"kvasir/engine/schedule"
 	"kvasir/engine/serve"
@@ -130,6 +132,7 @@ type ServeNode struct {
 	unlock  func()         // of their folder
 	l       net.Listener
 
+	since    time.Time
 	embedded *embedded // nil: hubs are elsewhere, or there are none
 }
 
@@ -153,7 +156,7 @@ func NewServeNode(o ServeOptions) (*ServeNode, error) {
 	}
 	e := b.Engine()
 	n := &ServeNode{
-		Backbone: b, Addr: l.Addr().String(), l: l, unlock: func() {}, embedded: own,
+		Backbone: b, Addr: l.Addr().String(), l: l, unlock: func() {}, embedded: own, since: time.Now(),
 		handler: serve.New(generator{e}, serve.Options{
 			Model: e.Name(), Log: o.Log,
 			// What waits costs little until it is its turn.
@@ -164,6 +167,7 @@ func NewServeNode(o ServeOptions) (*ServeNode, error) {
 	if err := n.openBatches(o); err != nil {
 		return nil, errors.Join(err, n.close())
 	}
+	n.handler.Mount(page.New(n.status, nil), page.Patterns...)
 	return n, nil
 }
 

@@ -132,6 +132,9 @@ type WorkerStats struct {
 	Rate       int     // expert rows a second, of the standard expert, as it says
 	Down       float64 // bytes a second to it, while it fetched its slices last; 0: not known
 	Holds      string
+	Hub        string        // id of the one by which it came
+	Wait       time.Duration // from dispatch to answer, added up
+	Here       bool          // it has not left
 }
 
 // NewSwarm begins to take workers, until Close.
@@ -260,7 +263,7 @@ func (s *Swarm) attach(ctx context.Context, a *relay.Accepted) (came bool, err e
 	reports.Wait()
 	s.mu.Lock()
 	last := w.stats()
-	last.Session = a.Session
+	last.Session, last.Here = a.Session, false
 	s.gone = remember(s.gone, last)
 	s.left.leftWith(w)
 	s.parting = slices.DeleteFunc(s.parting, func(x *attached) bool { return x == w })
@@ -300,6 +303,7 @@ func (w *WorkerStats) add(o *WorkerStats) {
 	w.Failures += o.Failures
 	w.BytesOut += o.BytesOut
 	w.BytesBack += o.BytesBack
+	w.Wait += o.Wait
 }
 
 // Causes of sending a worker away, which it is told.
@@ -409,7 +413,7 @@ func (w *attached) stats() WorkerStats {
 	return WorkerStats{
 		ID: w.id, Key: w.key, Dispatches: m.Dispatches, Rows: m.Rows, Picks: m.Picks, Failures: m.Failures,
 		BytesOut: l.BytesOut, BytesBack: l.BytesIn, RTT: l.MinRTT,
-		Memory: w.memory, Rate: w.rate, Down: w.down, Holds: w.held.set().String(),
+		Memory: w.memory, Rate: w.rate, Down: w.down, Holds: w.held.set().String(), Hub: w.hub, Wait: m.Wait, Here: true,
 	}
 }
 

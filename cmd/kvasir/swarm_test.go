@@ -4,7 +4,9 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -153,6 +155,27 @@ func TestOneProcessServesAndTakesWorkers(t *testing.T) {
 	if got := answerOf(t, s.serveReady.URL, story, 40, nil); got != want {
 		t.Errorf("with a worker: %q, local: %q", got, want)
 	}
+	root := strings.TrimSuffix(s.serveReady.URL, "/v1")
+	if text := getText(t, root+"/"); !strings.Contains(text, "<title>Kvasir</title>") {
+		t.Errorf("the page is %.80q", text)
+	}
+	var status struct {
+		Model   string
+		Tokens  struct{ Generated int64 }
+		Workers []struct {
+			ID    string
+			Picks int64
+		}
+		Batches []struct{}
+	}
+	text := getText(t, root+"/status.json")
+	if err := json.Unmarshal([]byte(text), &status); err != nil || status.Model != tiny.Name || status.Tokens.Generated < 40 ||
+		len(status.Workers) != 1 || status.Workers[0].ID != worker.id || status.Workers[0].Picks <= 0 || status.Batches == nil {
+		t.Errorf("%v: status %s", err, text)
+	}
+	if secret := s.address(); strings.Contains(text, secret[len(secret)-20:]) {
+		t.Error("the status has the token of workers")
+	}
 	worker.stop()
 	serve.await("worker left", worker.id)
 	serve.stop()
@@ -171,6 +194,19 @@ func TestOneProcessServesAndTakesWorkers(t *testing.T) {
 	again.stop() // with the worker there
 	back.await("no connection, trying again")
 	back.stop()
+}
+
+func getText(t *testing.T, url string) string {
+	t.Helper()
+	res, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(res.Body)
+	if err := errors.Join(err, res.Body.Close()); err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("%s: status %d, %v", url, res.StatusCode, err)
+	}
+	return string(text)
 }
 
 func TestEmbeddedGoesWithNoOtherHub(t *testing.T) {

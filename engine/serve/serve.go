@@ -181,6 +181,14 @@ func (h *Handler) Handle(prefix string, other http.Handler) {
 	h.mux.Handle(prefix+"/", other)
 }
 
+// Mount has other answer what fits one of some patterns of http.ServeMux. It is to be called before the first
+// request.
+func (h *Handler) Mount(other http.Handler, patterns ...string) {
+	for _, p := range patterns {
+		h.mux.Handle(p, other)
+	}
+}
+
 // ServeHTTP is http.Handler's.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { Route(h.mux, w, r) }
 

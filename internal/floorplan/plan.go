@@ -49,6 +49,7 @@ var Kvasir = Plan{
 			"engine/gguf", "engine/tokenizer", "engine/chat", "engine/tiny", "engine/model",
 			"engine/schedule", "engine/sample", "engine/grammar", "engine/synth", "engine/experts", "engine/worker",
 			"engine/serve", "engine/batches", "engine/ledger", "engine/audit", "engine/slices",
+			"engine/page",
 		}},
 		{5, []string{"batcher", "batcher/place"}},
 		{4, []string{"wire/link", "wire/relay"}},
