@@ -176,6 +176,7 @@ func (h *Handler) fresh(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	h.text, h.made = append(text, '\n'), now
+	text = append(text, '\n')
+	h.text, h.made = text, now
 	return h.text, nil
 }

@@ -7,7 +7,7 @@ const keyName = "kvasir-key";
 const every = 1000, seconds = 60;
 
 let before = null; // the last status
-let workersBefore = new Map();
+let past = []; // those of the last seconds: rates of workers are taken over all of them
 let rates = []; // tokens a second, the last minute
 let timer = 0, polling = false;
 
@@ -82,9 +82,10 @@ function update(s) {
   show("running", number.format(s.requests.running));
   show("waiting", number.format(s.requests.waiting));
   show("uptime", `Up for ${span(s.time_ms - s.since_ms)} · ${number.format(s.tokens.generated)} tokens generated · `);
-  workers(s, passed);
+  workers(s, passed > 0 ? past[0] : null);
   batches(s.batches);
   before = s;
+  past = [...(passed > 0 ? past : []), s].slice(-4);
 }
 
 const speed = (n) => (n >= 100 ? number : fine).format(n);
@@ -105,14 +106,15 @@ function chart() {
   $("area").setAttribute("points", `${x(0).toFixed(1)},48 ${points.join(" ")} 240,48`);
 }
 
-// workers fills the table, and what they have in common.
-function workers(s, passed) {
-  const now = new Map(s.workers.map((w) => [w.id, w]));
+// workers fills the table, and what they have in common; old is an earlier status.
+function workers(s, old) {
+  const earlier = new Map((old?.workers ?? []).map((w) => [w.id, w]));
+  const passed = old ? (s.time_ms - old.time_ms) / 1000 : 0;
   let trip = 0, wait = 0, rows = 0;
   const body = $("workers").tBodies[0];
   const list = s.workers.map((w) => {
-    const old = workersBefore.get(w.id);
-    const rate = passed > 0 && old && w.rows >= old.rows ? (w.rows - old.rows) / passed : 0;
+    const was = earlier.get(w.id);
+    const rate = passed > 0 && was && w.rows >= was.rows ? (w.rows - was.rows) / passed : 0;
     rows += rate;
     trip += Math.min(w.rtt_ms * w.dispatches, w.wait_ms);
     wait += w.wait_ms;
@@ -125,7 +127,6 @@ function workers(s, passed) {
     ];
   });
   fill(body, list);
-  workersBefore = now;
   const any = s.workers.length > 0;
   $("workers").hidden = !any;
   $("no-workers").hidden = any;
