@@ -179,6 +179,34 @@ func TestForcedCallsAreReadBack(t *testing.T) {
 	}
 }
 
+// TestFormatsComeAfterAnOpenThought is of templates that open the model's reasoning: the form is the answer's.
+func TestFormatsComeAfterAnOpenThought(t *testing.T) {
+	g, err := grammar.AfterThought(grammar.OpenThought, []byte(`{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := 0
+	for seed := range uint64(20) {
+		text, whole := walk(t, g, rand.New(rand.NewPCG(seed, 3)))
+		if !whole {
+			continue
+		}
+		ended++
+		r := chat.NewReply(chat.ReplyOptions{Thinking: true})
+		content := ""
+		for _, part := range append(r.Push(text), r.Flush()...) {
+			content += part.Content
+		}
+		var v struct{ N *int64 }
+		if err := json.Unmarshal([]byte(content), &v); err != nil || v.N == nil {
+			t.Errorf("seed %d: %v: content %q of %q", seed, err, content, text)
+		}
+	}
+	if ended < 10 {
+		t.Errorf("%d of 20 texts came to an end: the test proves little", ended)
+	}
+}
+
 // TestOneCallAtMostMayStandAfterText is of texts that need not call.
 func TestOneCallAtMostMayStandAfterText(t *testing.T) {
 	tools := []json.RawMessage{callTool("weather")}

@@ -13,7 +13,7 @@ import (
 func (e *Engine) form(r Request, text chat.Prompt) (*grammar.Grammar, error) {
 	formatted := r.Format.Grammar != "" || r.Format.Schema != nil || r.Format.JSON
 	if len(r.Template.Tools) == 0 || formatted && !r.Calls.Must {
-		return e.grammar(r.Format)
+		return e.grammar(r.Format, text)
 	}
 	list, strict := functions(r)
 	if len(list) == 0 || !r.Calls.Must && !r.Calls.One && !strict {
@@ -63,8 +63,9 @@ func functions(r Request) (list []grammar.Function, strict bool) {
 	return list, strict
 }
 
-// grammar returns the grammar of a format; nil if the text is free.
-func (e *Engine) grammar(f Format) (*grammar.Grammar, error) {
+// grammar returns the grammar of a format; nil if the text is free. Where the template has opened a thought,
+// JSON comes after that.
+func (e *Engine) grammar(f Format, text chat.Prompt) (*grammar.Grammar, error) {
 	given := 0
 	for _, g := range []bool{f.Grammar != "", f.Schema != nil, f.JSON} {
 		if g {
@@ -76,8 +77,12 @@ func (e *Engine) grammar(f Format) (*grammar.Grammar, error) {
 		return nil, errors.New("a text has one format: a grammar, a JSON schema or JSON")
 	case f.Grammar != "":
 		return grammar.Parse(f.Grammar)
+	case f.Schema != nil && text.Thinks():
+		return grammar.AfterThought(grammar.OpenThought, f.Schema)
 	case f.Schema != nil:
 		return grammar.FromSchema(f.Schema)
+	case f.JSON && text.Thinks():
+		return grammar.AfterThought(grammar.OpenThought, []byte(`{"type":"object"}`))
 	case f.JSON:
 		return e.json(), nil
 	}

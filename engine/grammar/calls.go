@@ -93,14 +93,19 @@ func (c *Calls) around(one *expr) *expr {
 	if c.Least == 0 {
 		calls = alt(without(callOpen), seq(until(callOpen), calls))
 	}
-	after := repeat(literal("\n"), 0, 2)
-	switch c.Thought {
+	return c.Thought.before(calls)
+}
+
+// before is e behind a thought, and the line breaks that follow one.
+func (t Thought) before(e *expr) *expr {
+	thought := seq(until(thinkClose), literal(thinkClose), repeat(literal("\n"), 0, 2))
+	switch t {
 	case OpenThought:
-		return seq(until(thinkClose), literal(thinkClose), after, calls)
+		return seq(thought, e)
 	case MayThink:
-		return seq(opt(seq(literal(thinkOpen), until(thinkClose), literal(thinkClose), after)), calls)
+		return seq(opt(seq(literal(thinkOpen), thought)), e)
 	}
-	return calls
+	return e
 }
 
 // wrapped is a call with its marks.

@@ -24,7 +24,10 @@ import (
 // regex), format, minimum, maximum, exclusiveMinimum, exclusiveMaximum. Annotations, and names that
 // begin with x-, say nothing about the value and are skipped. All else is refused, with the keyword
 // and its path.
-func FromSchema(schema []byte) (*Grammar, error) {
+func FromSchema(schema []byte) (*Grammar, error) { return AfterThought(NoThought, schema) }
+
+// AfterThought is FromSchema of what follows the thought that a model may write, or has begun.
+func AfterThought(t Thought, schema []byte) (*Grammar, error) {
 	if len(schema) > MaxSource {
 		return nil, fmt.Errorf("%w: a schema of %d bytes, more than %d", ErrLimit, len(schema), MaxSource)
 	}
@@ -39,7 +42,11 @@ func FromSchema(schema []byte) (*Grammar, error) {
 	if err := c.finish(); err != nil {
 		return nil, err
 	}
-	g, err := build(append(c.rules, c.pieces.order...))
+	rules := c.rules
+	if t != NoThought {
+		rules = append([]*rule{{name: "root", body: t.before(call(rules[0]))}}, rules...)
+	}
+	g, err := build(append(rules, c.pieces.order...))
 	if errors.Is(err, ErrSyntax) {
 		what := strings.TrimPrefix(err.Error(), ErrSyntax.Error()+": rule ")
 		return nil, fmt.Errorf("%w: %s", ErrSchema, what)
