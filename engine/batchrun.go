@@ -71,7 +71,7 @@ func (e *Engine) RunBatch(ctx context.Context, r BatchRun) (b *batches.Batch, er
 	if err := lockFile(lock); err != nil {
 		return nil, fmt.Errorf("%s: another process answers this batch (%w); wait until it has ended", r.folder(), err)
 	}
-	h := serve.New(generator{e}, serve.Options{Model: e.Name()})
+	h := serve.New(generator{e: e}, serve.Options{Model: e.Name()})
 	s, err := batches.Open(ctx, r.folder(), batches.Options{Answerer: h, Model: e.arithmetic()})
 	if err != nil {
 		return nil, err

@@ -61,6 +61,7 @@ type Engine struct {
 	vocab     func() (*grammar.Vocab, error)
 	json      func() *grammar.Grammar // of any JSON
 	experts   moe.Experts
+	pulse     *pulse // before experts
 	scheduler *schedule.Scheduler
 	other     bool // made by With: the file is another's
 	profile   ref.Profile
@@ -156,9 +157,10 @@ func (e *Engine) begin(flights int, wanted func() int) error {
 		return fmt.Errorf("a sequence takes %d MiB at least, and there are %d MiB for sequences; give more memory",
 			(e.model.SequenceBytes(1)-1)>>20+1, budget>>20)
 	}
+	e.pulse = newPulse(e.experts, e.model.Layers)
 	var err error
 	e.scheduler, err = schedule.New(schedule.Config{
-		Model: e.model, Memory: e.memory, Experts: e.experts, Flights: flights, Wanted: wanted,
+		Model: e.model, Memory: e.memory, Experts: e.pulse, Flights: flights, Wanted: wanted,
 		Sequences: e.options.Sequences, Mark: marked,
 	})
 	return err

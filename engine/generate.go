@@ -36,7 +36,8 @@ type Request struct {
 	Calls    serve.Calls // of Template.Tools; a text that has to call has no other format
 	Batch    bool        // nobody waits for it: it gives way to those that somebody waits for
 
-	keep bool // the last logits of each choice
+	keep  bool             // the last logits of each choice
+	taken func(prompt int) // is told the tokens of the prompt once nothing refuses the request; may be nil
 }
 
 // Format is a form that the text is held to: one of its fields, or none.
@@ -142,6 +143,9 @@ func (e *Engine) Generate(ctx context.Context, r Request, emit func(Piece) error
 	}
 	defer stream.Cancel()
 	res.PromptTokens, res.Choices = prompt, make([]Choice, len(list))
+	if r.taken != nil {
+		r.taken(len(prompt))
+	}
 	for {
 		event, err := schedule.Event{}, ctx.Err()
 		if err == nil {

@@ -215,13 +215,12 @@ func (o *GatewayOptions) show(c *relay.GatewayConfig) (err error) {
 	switch {
 	case o.Plain, o.Passthrough:
 	case o.CertFile != "":
-		c.TLS, err = relay.CertFiles(o.CertFile, o.KeyFile, o.Log, nil)
+		c.TLS, err = certificates(o.CertFile, o.KeyFile, ACMEOptions{}, o.Home, o.Log)
 	case len(o.ACME.Hosts) > 0:
-		var folder string
-		if folder, err = o.Home.path(acmeFolder); err != nil {
+		var a relay.ACME
+		if a, err = o.ACME.authority(o.Home); err != nil {
 			return err
 		}
-		a := relay.ACME{Hosts: o.ACME.Hosts, Email: o.ACME.Email, Cache: folder}
 		key, grant, ierr := o.identity()
 		if ierr == nil {
 			a.Other, err = relay.OwnTLS(key, grant)

@@ -9,9 +9,11 @@ import (
 	"net/http"
 	"time"
 
+	"kvasir/engine/access"
 	"kvasir/engine/batches"
 	"kvasir/engine/chat"
 	"kvasir/engine/grammar"
+	"kvasir/engine/metrics"
 	"kvasir/engine/page"
 	"kvasir/engine/sample"
 	"kvasir/engine/schedule"
@@ -21,29 +23,45 @@ import (
 )
 
 // generator lets engine/serve ask an engine.
-type generator struct{ e *Engine }
+type generator struct {
+	e       *Engine
+	metrics *metrics.Requests // nil: none
+}
 
 // Generate is serve.Generator's.
 func (g generator) Generate(ctx context.Context, r serve.Request, emit func(serve.Piece) error) (serve.Result, error) {
-	counts := make([]int, r.Choices)
-	res, err := g.e.Generate(ctx, g.request(r), func(p Piece) error {
+	counts, call := make([]int, r.Choices), access.From(ctx)
+	if err := call.Take(r.Choices); err != nil {
+		return serve.Result{}, tooMany(err)
+	}
+	defer call.Give(r.Choices)
+	m := g.metrics.Begin(r.Choices, r.Batch, time.Now())
+	req := g.request(r)
+	req.taken = func(n int) { m.Prompt(n); call.Prompt(n) }
+	res, err := g.e.Generate(ctx, req, func(p Piece) error {
 		out := serve.Piece{Choice: p.Choice, Text: p.Text}
 		switch {
 		case p.Last:
 			out.End = &serve.Outcome{Tokens: counts[p.Choice], Length: p.Stop == StopLength}
+			m.EndChoice(p.Choice, reason(p.Stop))
 		case r.Sampling.Logprobs:
 			out.Token = g.logprob(p.Token)
 		}
 		if !p.Last {
 			counts[p.Choice]++
+			m.Token(p.Choice, time.Now())
+			call.Token()
 		}
 		return emit(out)
 	})
 	switch {
 	case errors.Is(err, schedule.ErrFull):
+		g.metrics.Refused()
 		err = fmt.Errorf("%w: %w", serve.ErrBusy, err)
 	case err != nil && res.PromptTokens == nil: // it never came to generating
 		err = fmt.Errorf("%w: %w", serve.ErrRequest, blame(err, r))
+	default:
+		m.End(ending(ctx), time.Now())
 	}
 	out := serve.Result{Prompt: len(res.PromptTokens)}
 	for i := range res.Choices {
@@ -51,6 +69,31 @@ func (g generator) Generate(ctx context.Context, r serve.Request, emit func(serv
 		out.Choices = append(out.Choices, serve.Outcome{Tokens: len(c.Tokens), Length: c.Stop == StopLength})
 	}
 	return out, err
+}
+
+// tooMany turns the refusal of a key's sequences into what may be tried again, or never can.
+func tooMany(err error) error {
+	var e *access.SequencesError
+	if errors.As(err, &e) && e.Asked > e.Limit {
+		return fmt.Errorf("%w: %w", serve.ErrRequest, &serve.ParamError{Param: "n", Err: err})
+	}
+	return &serve.BusyError{Reason: err.Error(), Retry: time.Second}
+}
+
+// reason is why a choice ended, in the words of the metrics.
+func reason(stop string) metrics.Reason {
+	if stop == StopLength {
+		return metrics.Length
+	}
+	return metrics.Stop
+}
+
+// ending is why choices ended that did not end by themselves.
+func ending(ctx context.Context) metrics.Reason {
+	if ctx.Err() != nil {
+		return metrics.Abort
+	}
+	return metrics.Failed
 }
 
 // Reply is serve.Generator's.
@@ -111,6 +154,8 @@ func blame(err error, r serve.Request) error {
 type ServeOptions struct {
 	BackboneOptions
 	Listen string
+	Door   DoorOptions
+	Build  metrics.Build // what the metrics say of this program
 
 	// Embedded is where workers come to a hub and a gateway that are part of this node; empty: it has none.
 	// Hubs are to be empty then.
@@ -126,8 +171,11 @@ type ServeOptions struct {
 type ServeNode struct {
 	*Backbone
 	Addr string // that it listens on
+	TLS  bool   // it speaks that
+	Keys bool   // it asks for API keys
 
 	handler *serve.Handler
+	metrics *metrics.Registry
 	batches *batches.Store // nil: none
 	unlock  func()         // of their folder
 	l       net.Listener
@@ -140,6 +188,11 @@ type ServeNode struct {
 func NewServeNode(o ServeOptions) (*ServeNode, error) {
 	l, err := relay.Listen(o.Listen)
 	if err != nil {
+		return nil, err
+	}
+	d, err := o.Door.open(l, o.Home, o.Log)
+	if err != nil {
+		_ = l.Close() // nobody was answered
 		return nil, err
 	}
 	var own *embedded
@@ -155,12 +208,15 @@ func NewServeNode(o ServeOptions) (*ServeNode, error) {
 		return nil, errors.Join(err, own.close())
 	}
 	e := b.Engine()
+	m, f := metrics.New(o.Build), access.NewForecast(nil)
 	n := &ServeNode{
-		Backbone: b, Addr: l.Addr().String(), l: l, unlock: func() {}, embedded: own, since: time.Now(),
-		handler: serve.New(generator{e}, serve.Options{
+		Backbone: b, Addr: l.Addr().String(), TLS: d.tls, Keys: d.keys, l: d.l, unlock: func() {}, embedded: own,
+		since: time.Now(), metrics: m,
+		handler: serve.New(generator{e, m.Requests(e.Name())}, serve.Options{
 			Model: e.Name(), Log: o.Log,
 			// What waits costs little until it is its turn.
 			Requests: cmp.Or(o.Sequences, schedule.DefaultSequences) + schedule.DefaultWaiting,
+			Retry:    f.Wait, Free: f.Free,
 		}),
 	}
 	n.handler.Handle(TracePath, http.HandlerFunc(n.ServeTrace))
@@ -168,6 +224,8 @@ func NewServeNode(o ServeOptions) (*ServeNode, error) {
 		return nil, errors.Join(err, n.close())
 	}
 	n.handler.Mount(page.New(n.status, nil), page.Patterns...)
+	n.observe()
+	n.handler.Wrap(d.guard.Around)
 	return n, nil
 }
 

@@ -137,6 +137,7 @@ var flagGroups = []kong.Group{
 	{Key: "memory", Title: "Flags of memory:"},
 	{Key: "batches", Title: "Flags of batch jobs that servers share:"},
 	{Key: "swarm", Title: "Flags of a swarm:"},
+	{Key: "door", Title: "Flags of who may ask:"},
 	{Key: "tls", Title: "Flags of certificates:"},
 	{Key: "limits", Title: "Flags of limits:"},
 	{Key: "owner", Title: "Flags that leave the machine to its owner:"},

@@ -156,13 +156,10 @@ type gatewayCmd struct {
 	Root   publicKey `help:"Public half of the swarm's root key. Default: of the root key in the home folder." placeholder:"ROOT"`
 	Grant  grantText `help:"What kvasir token grant has printed for this gateway; it is kept." placeholder:"GRANT"`
 
-	ACME        hostNames `name:"acme" help:"Get certificates of a public authority (Let's Encrypt) for these names, whose terms are accepted by that, and keep them in the home folder. Several with commas between. The authority must reach this gateway as port 443 of each." placeholder:"NAME" group:"tls"`
-	ACMEEmail   string    `name:"acme-email" help:"Where the authority may write to." placeholder:"ADDRESS" group:"tls"`
-	Cert        filePath  `help:"Certificate of a public authority, in PEM, with its chain. It is read again when it changes." placeholder:"FILE" group:"tls"`
-	Key         filePath  `help:"Its private key, in PEM." placeholder:"FILE" group:"tls"`
-	Plain       bool      `help:"Speak no TLS: only behind something that does." group:"tls"`
-	Passthrough bool      `help:"Hold no key: read which name is dialled, and pass TLS through to that hub as it is." group:"tls"`
-	Names       hubNames  `help:"Names that are dialled for hubs; several with commas between. Without one, a hub is dialled by a name that begins with its ID, or is the first." placeholder:"NAME=ID" group:"tls"`
+	tlsFlags
+	Plain       bool     `help:"Speak no TLS: only behind something that does." group:"tls"`
+	Passthrough bool     `help:"Hold no key: read which name is dialled, and pass TLS through to that hub as it is." group:"tls"`
+	Names       hubNames `help:"Names that are dialled for hubs; several with commas between. Without one, a hub is dialled by a name that begins with its ID, or is the first." placeholder:"NAME=ID" group:"tls"`
 	jsonFlag
 	relayFlags
 	AddressSessions count `help:"Connections at a time from one address (default ${default})." placeholder:"N" default:"1024" group:"limits"`
@@ -200,14 +197,13 @@ func (c *gatewayCmd) check() error {
 	switch {
 	case c.Hub == "":
 		return usagef("--hub is missing: kvasir gateway --hub ID@HOST:PORT, as kvasir hub prints it")
-	case (c.Cert == "") != (c.Key == ""):
-		return usagef("--cert and --key go together")
 	case c.Plain && c.Cert != "":
 		return usagef("--plain speaks no TLS, so --cert and --key are of no use")
 	case given > 1:
 		return usagef("--acme, --cert with --key, --plain and --passthrough are four ways, of which one can be gone")
-	case c.ACMEEmail != "" && len(c.ACME) == 0:
-		return usagef("--acme-email is of no use without --acme")
+	}
+	if err := c.tlsFlags.check(); err != nil {
+		return err
 	}
 	for id := range c.Names {
 		if !slices.ContainsFunc(c.Hub.list(), func(r engine.HubRef) bool { return r.ID == id }) {
@@ -225,7 +221,7 @@ func (c *gatewayCmd) Run(ctx context.Context, a *app) error {
 	o := engine.GatewayOptions{
 		Home: a.homeFolder(), Listen: c.Listen, Root: c.Root.key(), Hubs: c.Hub.list(), Grant: c.Grant.grant(),
 		Limits: c.limits(int(c.AddressSessions)), Log: a.log, Plain: c.Plain, Passthrough: c.Passthrough, Names: c.Names,
-		CertFile: string(c.Cert), KeyFile: string(c.Key), ACME: engine.ACMEOptions{Hosts: c.ACME, Email: c.ACMEEmail},
+		CertFile: string(c.Cert), KeyFile: string(c.Key), ACME: c.acme(),
 	}
 	n, err := engine.NewGatewayNode(o)
 	if err != nil {

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"net"
+	"strings"
 
 	"kvasir/engine"
 )
@@ -13,6 +15,7 @@ type serveCmd struct {
 	Embedded       bool   `help:"Be hub and gateway too: workers join with nothing else running." group:"swarm"`
 	EmbeddedListen string `help:"Address that workers come to with --embedded (default ${default})." placeholder:"HOST:PORT" default:":7700" group:"swarm"`
 	batchesFlags
+	doorFlags
 	backboneFlags
 	jsonFlag
 }
@@ -25,13 +28,14 @@ func (serveCmd) Help() string {
 
 With --embedded this is all that has to run: workers on other machines come to --embedded-listen, over TLS, and know this machine by its key, which is in their line. No certificate and no account is needed. The line has this machine's address; if they reach it by another one, give that with --gateway.
 
-Whoever can reach --listen can use the model: there are no accounts.
+On this machine nobody is asked for an API key. Where others can reach --listen they need one, as kvasir key create makes them; --open lets everybody in. GET /healthz says that the server lives, /readyz that tokens come through every layer, /metrics tells Prometheus the rest.
 
 Examples:
 
     kvasir serve
     kvasir serve -m model.gguf --embedded
     kvasir serve -m model.gguf --hub ID@gateway.example:443
+    kvasir serve -m model.gguf --listen :443 --acme models.example.org
     kvasir serve --batches postgres://kvasir@db.example/kvasir --files /mnt/shared/kvasir`
 }
 
@@ -42,6 +46,7 @@ type serveReady struct {
 	URL     string   `json:"url"`
 	Workers []string `json:"workers,omitempty"` // the lines for friends, one a hub
 	Lossy   string   `json:"lossy,omitempty"`   // what is kept in fewer bits than it was computed in
+	Keys    bool     `json:"keys,omitempty"`    // API keys are asked for
 }
 
 // maxSequences bounds --sequences: each has a place in every micro-batch.
@@ -75,19 +80,26 @@ func (c *serveCmd) Run(ctx context.Context, a *app) error {
 	if err := c.batchesFlags.check(); err != nil {
 		return err
 	}
+	if err := c.doorFlags.check(); err != nil {
+		return err
+	}
+	door, end, err := c.doorFlags.options(a)
+	if err != nil {
+		return err
+	}
+	defer end() //nolint:errcheck // each line was written when it came
 	load := newLoading(a)
 	o := c.modelFlags.options()
 	o.Sequences, o.Progress = int(c.Sequences), load.progress()
 	n, err := engine.NewServeNode(engine.ServeOptions{
-		BackboneOptions: c.backboneFlags.options(a, o, now), Listen: c.Listen, Embedded: c.embedded(),
-		Database: string(c.Batches), Files: string(c.Files),
+		BackboneOptions: c.backboneFlags.options(a, o, now), Listen: c.Listen, Embedded: c.embedded(), Door: door,
+		Database: string(c.Batches), Files: string(c.Files), Build: build(),
 	})
 	load.end()
 	if err != nil {
 		return err
 	}
-	r := serveReady{Model: n.Model(), Listen: n.Addr, URL: "http://" + reachable(n.Addr, "127.0.0.1") + "/v1",
-		Lossy: c.lossy()}
+	r := serveReady{Model: n.Model(), Listen: n.Addr, URL: c.url(n) + "/v1", Lossy: c.lossy(), Keys: n.Keys}
 	for _, j := range n.Joins {
 		r.Workers = append(r.Workers, j.Line())
 	}
@@ -102,12 +114,32 @@ func (c *serveCmd) Run(ctx context.Context, a *app) error {
 	return ended(ctx, n.Run(ctx))
 }
 
+// url is where the server is reached from here, or by its name where it has one.
+func (c *serveCmd) url(n *engine.ServeNode) string {
+	addr := reachable(n.Addr, "127.0.0.1")
+	if !n.TLS {
+		return "http://" + addr
+	}
+	if len(c.ACME) > 0 {
+		_, port, err := net.SplitHostPort(addr)
+		if err == nil {
+			addr = net.JoinHostPort(c.ACME[0], port)
+		}
+	}
+	return "https://" + strings.TrimSuffix(addr, ":443")
+}
+
 func (r *serveReady) print(s *screen, hub bool) {
 	s.printf("%s is served at %s\n\n", clean(r.Model), r.URL)
 	if r.Lossy != "" {
 		s.printf("Note: %s.\n\n", r.Lossy)
 	}
-	s.printf("    curl %s/completions -d '{\"prompt\": \"The capital of France is\"}'\n\n", r.URL)
+	header := ""
+	if r.Keys {
+		header = `-H "Authorization: Bearer KEY" `
+		s.printf("KEY is an API key, as kvasir key create makes them.\n\n")
+	}
+	s.printf("    curl %s/completions %s-d '{\"prompt\": \"The capital of France is\"}'\n\n", r.URL, header)
 	switch {
 	case len(r.Workers) > 0:
 		s.printf("A friend helps with:\n\n")

@@ -16,6 +16,7 @@ import (
 // swarmCommands are those of a swarm of several machines.
 type swarmCommands struct {
 	Serve   serveCmd   `cmd:"" help:"Serve a model over HTTP, with the help of workers."`
+	Key     keyCmd     `cmd:"" help:"Make and revoke API keys of those who may ask a server."`
 	Worker  workerCmd  `cmd:"" help:"Compute experts for a swarm."`
 	Hub     hubCmd     `cmd:"" help:"Run the place where workers and backbones meet."`
 	Gateway gatewayCmd `cmd:"" help:"Run the public machine before a hub."`

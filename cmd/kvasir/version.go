@@ -3,7 +3,9 @@ package main
 import (
 	"runtime"
 	"runtime/debug"
+	"strconv"
 
+	"kvasir/engine/metrics"
 	"kvasir/kernels/ref"
 )
 
@@ -82,4 +84,10 @@ func (c versionCmd) Run(a *app) error {
 	a.stdout.printf("kvasir %s\ncommit      %s\ngo          %s %s/%s\narithmetic  %d\n",
 		v.Version, v.commit(), v.Go, v.OS, v.Arch, v.Arithmetic)
 	return nil
+}
+
+// build is what metrics say of this program.
+func build() metrics.Build {
+	v := version()
+	return metrics.Build{Version: v.Version, Commit: v.Commit, Arithmetic: strconv.Itoa(v.Arithmetic)}
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"time"
 
 	"kvasir/engine/sample"
 )
@@ -16,8 +17,9 @@ type failure struct {
 	status  int
 	Message string
 	Kind    string
-	Param   string // empty: none
-	Code    string // empty: none
+	Param   string        // empty: none
+	Code    string        // empty: none
+	retry   time.Duration // of a 429, and of whatever else is over after a while; 0: nothing is known
 }
 
 // errorBody is how it is written; what is not said is null.
@@ -42,8 +44,8 @@ func (f *failure) body() (b errorBody) {
 }
 
 func refuse(w http.ResponseWriter, f *failure) {
-	if f.status == http.StatusTooManyRequests {
-		w.Header().Set("Retry-After", "1")
+	if f.retry > 0 || f.status == http.StatusTooManyRequests {
+		w.Header().Set("Retry-After", retryAfter(f.retry))
 	}
 	answer(w, f.status, f.body())
 }
@@ -102,11 +104,14 @@ func (h *Handler) noModel(name string) *failure {
 func (h *Handler) failed(ctx context.Context, err error) *failure {
 	var sampling *sample.ParamError
 	var param *ParamError
+	var full *BusyError
 	switch {
 	case ctx.Err() != nil:
 		return nil
+	case errors.As(err, &full):
+		return h.full(full.Reason, full.Retry)
 	case errors.Is(err, ErrBusy):
-		return busy("too many requests wait; send it again later")
+		return h.full("too many requests wait; send it again later", 0)
 	case errors.As(err, &sampling):
 		return invalid(http.StatusBadRequest, sampling.Param, "%s: %s", sampling.Param, sampling.Reason)
 	case errors.As(err, &param):

@@ -24,12 +24,12 @@ func (h *Handler) Run(ctx context.Context, l net.Listener, drain time.Duration) 
 	live, cut := context.WithCancel(context.WithoutCancel(ctx))
 	defer cut()
 	srv := &http.Server{
-		Handler: h, ReadHeaderTimeout: headTime, ReadTimeout: bodyTime, IdleTimeout: idleTime, MaxHeaderBytes: headBytes,
+		Handler: h.front, ReadHeaderTimeout: headTime, ReadTimeout: bodyTime, IdleTimeout: idleTime, MaxHeaderBytes: headBytes,
 		BaseContext: func(net.Listener) context.Context { return live },
 		ErrorLog:    slog.NewLogLogger(h.o.Log.Handler(), slog.LevelInfo),
 	}
 	served := make(chan error, 1)
-	go func() { served <- srv.Serve(l) }() // ends with Shutdown or Close
+	go func() { served <- srv.Serve(lingering{l}) }() // ends with Shutdown or Close
 	select {
 	case err := <-served:
 		return errors.Join(err, srv.Close())

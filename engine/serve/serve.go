@@ -117,8 +117,12 @@ type Options struct {
 	Answer   int           // bytes of an answer that is no stream, about; 16 MiB
 	Write    time.Duration // how long a client may take nothing of a stream; 30 s
 	Alive    time.Duration // between signs of life on a stream that has nothing to say; 15 s
-	Now      func() time.Time
-	Log      *slog.Logger // nil: none
+	// Retry says how long who is refused because of Requests, or by ErrBusy, should wait; nil: a second.
+	Retry func() time.Duration
+	// Free is told that a request was answered that counted among Requests; may be nil.
+	Free func()
+	Now  func() time.Time
+	Log  *slog.Logger // nil: none
 }
 
 // Handler answers requests. It is an http.Handler.
@@ -128,6 +132,7 @@ type Handler struct {
 	since  time.Time
 	places chan struct{} // one a request that is answered
 	mux    *http.ServeMux
+	front  http.Handler // the handler itself, or what was put before it
 }
 
 // New returns a handler for what g generates.
@@ -154,6 +159,7 @@ func New(g Generator, o Options) *Handler {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	h := &Handler{g: g, o: o, since: o.Now(), places: make(chan struct{}, o.Requests), mux: http.NewServeMux()}
+	h.front = h
 	h.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = io.WriteString(w, "ok\n") // whoever asked may have gone
@@ -244,9 +250,9 @@ const (
 func (h *Handler) complete(w http.ResponseWriter, r *http.Request, k kind) {
 	select {
 	case h.places <- struct{}{}:
-		defer func() { <-h.places }()
+		defer h.leave()
 	default:
-		refuse(w, busy("too many requests are being answered; try again"))
+		refuse(w, h.full("too many requests are being answered; try again", 0))
 		return
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.o.Body))
@@ -269,6 +275,14 @@ func (h *Handler) complete(w http.ResponseWriter, r *http.Request, k kind) {
 	}
 	if f != nil {
 		refuse(w, f)
+	}
+}
+
+// leave gives a place back.
+func (h *Handler) leave() {
+	<-h.places
+	if h.o.Free != nil {
+		h.o.Free()
 	}
 }
 

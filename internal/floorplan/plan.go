@@ -49,7 +49,7 @@ var Kvasir = Plan{
 			"engine/gguf", "engine/tokenizer", "engine/chat", "engine/tiny", "engine/model",
 			"engine/schedule", "engine/sample", "engine/grammar", "engine/synth", "engine/experts", "engine/worker",
 			"engine/serve", "engine/batches", "engine/ledger", "engine/audit", "engine/slices",
-			"engine/page",
+			"engine/page", "engine/access", "engine/metrics",
 		}},
 		{5, []string{"batcher", "batcher/place"}},
 		{4, []string{"wire/link", "wire/relay"}},
@@ -73,6 +73,9 @@ var Kvasir = Plan{
 		"engine/serve -> engine/chat",
 		"engine/batches -> engine/serve",
 		"engine/serve -> engine/sample",
+		"engine/access -> engine/serve",
+		"engine/metrics -> engine/model",
+		"engine/metrics -> engine/schedule",
 		"bench -> bench/wan", // a scenario puts its workers far away
 	},
 	Helpers: []string{"kernels/kerneltest", "bench/wan", "internal/pgtest"},

@@ -1,0 +1,308 @@
+package access
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// bench is a guard with three keys before a handler that writes what it is told.
+type bench struct {
+	t     *testing.T
+	now   time.Time
+	path  string
+	list  List
+	keys  map[string]string // texts by name
+	log   bytes.Buffer
+	guard *Guard
+	seen  []string // owners that the handler saw
+}
+
+func newBench(t *testing.T, o Options) *bench {
+	t.Helper()
+	b := &bench{t: t, now: time.Unix(1_000_000, 0), path: filepath.Join(t.TempDir(), "keys.json"), keys: map[string]string{}}
+	for _, k := range []Key{
+		{Name: "chat", Scopes: []Scope{Chat}, Limits: Limits{Requests: 3}},
+		{Name: "batch", Scopes: []Scope{Batch}},
+		{Name: "admin", Scopes: []Scope{Admin}},
+	} {
+		b.create(k)
+	}
+	b.save()
+	o.Now, o.Log = func() time.Time { return b.now }, &b.log
+	if o.Keys != "" {
+		o.Keys = b.path
+	}
+	var err error
+	if b.guard, err = New(o); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func (b *bench) create(k Key) Key {
+	b.t.Helper()
+	text, k, err := b.list.Create(k)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.keys[k.Name] = text
+	return k
+}
+
+func (b *bench) save() {
+	b.t.Helper()
+	if err := os.WriteFile(b.path, b.list.Text(), 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+	b.now = b.now.Add(reread)
+	if err := os.Chtimes(b.path, b.now, b.now); err != nil { // file systems' clocks are coarse
+		b.t.Fatal(err)
+	}
+}
+
+// do sends a request; header is Name: value.
+func (b *bench) do(method, path string, headers ...string) *http.Response {
+	r := httptest.NewRequest(method, path, strings.NewReader("{}"))
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		r.Header.Set(name, value)
+	}
+	w := httptest.NewRecorder()
+	b.guard.Around(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := From(r.Context())
+		id, _ := c.Owner()
+		b.seen = append(b.seen, id)
+		c.Prompt(5)
+		b.now = b.now.Add(250 * time.Millisecond)
+		c.Token()
+		_, _ = io.WriteString(w, "done")
+	})).ServeHTTP(w, r)
+	return w.Result()
+}
+
+func (b *bench) with(key string) string { return "Authorization: Bearer " + b.keys[key] }
+
+// wrong is what an error says.
+func wrong(t *testing.T, r *http.Response) (kind, code, message string) {
+	t.Helper()
+	var body struct {
+		Error struct{ Type, Code, Message string } `json:"error"`
+	}
+	if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+		t.Fatal(err)
+	}
+	return body.Error.Type, body.Error.Code, body.Error.Message
+}
+
+func TestScopesDecideWhatAKeyMay(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{Keys: "yes"})
+	for _, c := range []struct {
+		method, path string
+		keys         string // that may
+	}{
+		{"GET", "/healthz", "none chat batch admin"},
+		{"GET", "/readyz", "none chat batch admin"},
+		{"GET", "/", "none chat batch admin"},
+		{"POST", "/", "chat batch admin"},
+		{"GET", "/v1/models", "chat batch admin"},
+		{"POST", "/v1/chat/completions", "chat admin"},
+		{"POST", "/v1/completions", "chat admin"},
+		{"POST", "/v1/responses", "chat admin"},
+		{"POST", "/v1/whatever", "chat admin"},
+		{"GET", "/v1/files", "batch admin"},
+		{"GET", "/v1/files/file-1/content", "batch admin"},
+		{"POST", "/v1/batches", "batch admin"},
+		{"GET", "/v1/../metrics", "chat admin"},
+		{"GET", "/metrics", "admin"},
+		{"GET", "/debug/trace", "admin"},
+		{"GET", "/status.json", "chat batch admin"},
+	} {
+		for _, key := range []string{"none", "chat", "batch", "admin"} {
+			b.now = b.now.Add(time.Minute) // for the limits
+			var headers []string
+			if key != "none" {
+				headers = append(headers, b.with(key))
+			}
+			r := b.do(c.method, c.path, headers...)
+			want := http.StatusOK
+			switch may := strings.Contains(c.keys, key); {
+			case may:
+			case key == "none":
+				want = http.StatusUnauthorized
+			default:
+				want = http.StatusForbidden
+			}
+			if r.StatusCode != want {
+				t.Errorf("%s %s with %s: status %d, want %d", c.method, c.path, key, r.StatusCode, want)
+			}
+		}
+	}
+}
+
+func TestUnknownKeysAreRefusedInOpenAIsShape(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{Keys: "yes"})
+	good := b.keys["chat"]
+	for name, header := range map[string]string{
+		"none": "X: y", "basic": "Authorization: Basic abc", "empty": "Authorization: Bearer ", "no key": "Authorization: Bearer sk-x",
+		"other secret": "Authorization: Bearer " + good[:len(good)-1] + "a", "other id": "Authorization: Bearer kv_aaaaaaaa" + good[11:],
+		"lower case": "Authorization: bearer " + good,
+	} {
+		r := b.do("POST", "/v1/completions", header)
+		kind, code, message := wrong(t, r)
+		if r.StatusCode != http.StatusUnauthorized || kind != "invalid_request_error" || code != "invalid_api_key" || r.Header.Get("WWW-Authenticate") == "" {
+			t.Errorf("%s: status %d, %s, %s", name, r.StatusCode, kind, code)
+		}
+		if strings.Contains(message, good[11:20]) {
+			t.Errorf("%s: the message has the key: %s", name, message)
+		}
+	}
+	if len(b.seen) != 0 {
+		t.Errorf("the handler was asked by %q", b.seen)
+	}
+	r := b.do("GET", "/v1/files", b.with("chat"))
+	if _, code, message := wrong(t, r); code != "insufficient_permissions" || !strings.Contains(message, "batch") {
+		t.Errorf("%s: %s", code, message)
+	}
+}
+
+func TestLimitsGet429AndATimeThatHolds(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{Keys: "yes"})
+	for i := range 3 {
+		if r := b.do("POST", "/v1/completions", b.with("chat")); r.StatusCode != http.StatusOK {
+			t.Fatalf("request %d: status %d", i, r.StatusCode)
+		}
+	}
+	r := b.do("POST", "/v1/completions", b.with("chat"))
+	kind, code, _ := wrong(t, r)
+	if r.StatusCode != http.StatusTooManyRequests || kind != "rate_limit_error" || code != "rate_limit_exceeded" || r.Header.Get("Retry-After") != "20" {
+		t.Fatalf("status %d, %s, %s, Retry-After %q", r.StatusCode, kind, code, r.Header.Get("Retry-After"))
+	}
+	if r := b.do("POST", "/v1/completions", b.with("admin")); r.StatusCode != http.StatusOK {
+		t.Errorf("another key gets status %d", r.StatusCode)
+	}
+	b.now = b.now.Add(20 * time.Second)
+	if r := b.do("POST", "/v1/completions", b.with("chat")); r.StatusCode != http.StatusOK {
+		t.Errorf("after that time status %d", r.StatusCode)
+	}
+}
+
+func TestKeysAreMadeAndRevokedWhileItRuns(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{Keys: "yes"})
+	k := b.create(Key{Name: "new", Scopes: []Scope{Chat}})
+	b.save()
+	if r := b.do("GET", "/v1/models", b.with("new")); r.StatusCode != http.StatusOK || b.seen[0] != k.ID {
+		t.Errorf("a new key gets status %d, owner %q", r.StatusCode, b.seen)
+	}
+	if err := b.list.Revoke(k.ID, b.now); err != nil {
+		t.Fatal(err)
+	}
+	b.save()
+	if r := b.do("GET", "/v1/models", b.with("new")); r.StatusCode != http.StatusUnauthorized {
+		t.Errorf("a revoked key gets status %d", r.StatusCode)
+	}
+	if err := os.WriteFile(b.path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.now = b.now.Add(reread)
+	if r := b.do("GET", "/v1/models", b.with("chat")); r.StatusCode != http.StatusOK {
+		t.Errorf("with a broken file status %d: the keys before it do not hold any more", r.StatusCode)
+	}
+	if err := os.Remove(b.path); err != nil {
+		t.Fatal(err)
+	}
+	b.now = b.now.Add(reread)
+	if r := b.do("GET", "/v1/models", b.with("chat")); r.StatusCode != http.StatusUnauthorized || b.guard.Count() != 0 {
+		t.Errorf("without a file status %d", r.StatusCode)
+	}
+	if err := os.WriteFile(b.path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(Options{Keys: b.path}); err == nil {
+		t.Error("it begins with a broken file")
+	}
+}
+
+func TestOtherOriginsAskOnlyWhereTheyMay(t *testing.T) {
+	t.Parallel()
+	preflight := []string{"Access-Control-Request-Method: POST", "Access-Control-Request-Headers: authorization, x-stainless-os"}
+	b := newBench(t, Options{Keys: "yes", Origins: []string{"https://good.example"}})
+	r := b.do("OPTIONS", "/v1/completions", append(preflight, "Origin: https://good.example")...)
+	if r.StatusCode != http.StatusNoContent || r.Header.Get("Access-Control-Allow-Origin") != "https://good.example" ||
+		r.Header.Get("Access-Control-Allow-Headers") != "authorization, x-stainless-os" || len(b.seen) != 0 {
+		t.Errorf("preflight: status %d, %v", r.StatusCode, r.Header)
+	}
+	if r := b.do("POST", "/v1/completions", b.with("chat"), "Origin: https://good.example"); r.StatusCode != http.StatusOK ||
+		r.Header.Get("Access-Control-Allow-Origin") != "https://good.example" || r.Header.Get("Vary") != "Origin" {
+		t.Errorf("status %d, %v", r.StatusCode, r.Header)
+	}
+	if r := b.do("OPTIONS", "/v1/completions", append(preflight, "Origin: https://evil.example")...); r.StatusCode != http.StatusUnauthorized ||
+		r.Header.Get("Access-Control-Allow-Origin") != "" {
+		t.Errorf("another origin: status %d, %v", r.StatusCode, r.Header)
+	}
+
+	b = newBench(t, Options{}) // no keys, no origins
+	for origin, want := range map[string]int{"https://evil.example": http.StatusForbidden, "http://example.com": http.StatusOK, "": http.StatusOK} {
+		r := b.do("POST", "/v1/completions", "Origin: "+origin) // the request's host is example.com
+		if r.StatusCode != want || r.Header.Get("Access-Control-Allow-Origin") != "" {
+			t.Errorf("from %q without keys: status %d, want %d", origin, r.StatusCode, want)
+		}
+	}
+	b = newBench(t, Options{Origins: []string{"*"}})
+	if r := b.do("POST", "/v1/completions", "Origin: https://any.example"); r.StatusCode != http.StatusOK || r.Header.Get("Access-Control-Allow-Origin") == "" {
+		t.Errorf("any origin: status %d", r.StatusCode)
+	}
+	for _, bad := range []string{"", "example.org", "https://a.example/", "ftp://a", "https://", "https://a b"} {
+		if _, err := New(Options{Origins: []string{bad}}); err == nil {
+			t.Errorf("origin %q is taken", bad)
+		}
+	}
+}
+
+func TestAccessLogSaysWhoAndHowMuchAndNothingElse(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{Keys: "yes"})
+	r := b.do("POST", "/v1/completions?secret=1", b.with("chat"))
+	b.do("GET", "/"+strings.Repeat("x", 1000)+"\xff", b.with("admin"))
+	b.do("GET", "/v1/models")
+	lines := strings.Split(strings.TrimSpace(b.log.String()), "\n")
+	if len(lines) != 3 {
+		t.Fatalf("%d lines:\n%s", len(lines), b.log.String())
+	}
+	type entry struct {
+		ID, Method, Path, Key string
+		Status                int
+		Prompt                int     `json:"prompt_tokens"`
+		Tokens                int     `json:"tokens"`
+		TTFT                  float64 `json:"ttft_ms"`
+		Duration              float64 `json:"duration_ms"`
+	}
+	var e [3]entry
+	for i, line := range lines {
+		if err := json.Unmarshal([]byte(line), &e[i]); err != nil {
+			t.Fatalf("%v: %s", err, line)
+		}
+	}
+	if id, _, _ := split(b.keys["chat"]); e[0] != (entry{r.Header.Get("X-Request-Id"), "POST", "/v1/completions", id, 200, 5, 1, 250, 250}) {
+		t.Errorf("%+v", e[0])
+	}
+	if len(e[1].Path) > 210 || e[2].Status != http.StatusUnauthorized || e[2].Key != "" {
+		t.Errorf("%+v", e[1:])
+	}
+	for name, key := range b.keys {
+		if _, secret, _ := split(key); strings.Contains(b.log.String(), secret) || strings.Contains(b.log.String(), "secret") {
+			t.Errorf("the log has the key %s, or a query", name)
+		}
+	}
+}

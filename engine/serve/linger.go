@@ -1,0 +1,38 @@
+package serve
+
+import (
+	"io"
+	"net"
+	"time"
+)
+
+// How much of a request that was refused is still read, so that its sender comes to read the refusal: a
+// connection that is closed with something unread is reset, and the answer on it lost.
+const (
+	lingerBytes = 4 << 20
+	lingerTime  = 2 * time.Second
+)
+
+// lingering is a listener whose connections read on for a while once they are closed for writing.
+type lingering struct{ net.Listener }
+
+// Accept is net.Listener's.
+func (l lingering) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return lingerer{c}, nil
+}
+
+type lingerer struct{ net.Conn }
+
+// CloseWrite is called by net/http when it will not read the rest of a request.
+func (c lingerer) CloseWrite() (err error) {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		err = half.CloseWrite()
+	}
+	_ = c.SetReadDeadline(time.Now().Add(lingerTime)) // whoever has none is no connection
+	_, _ = io.CopyN(io.Discard, c.Conn, lingerBytes)  // it ends by one of its limits
+	return err
+}
