@@ -56,6 +56,8 @@ type HubNode struct {
 	books  *ledger.Hub
 	l      net.Listener
 	unlock func()
+
+	metrics *metricsServer // nil: none
 }
 
 // HubOptions are for NewHubNode.
@@ -66,6 +68,8 @@ type HubOptions struct {
 	Limits relay.Limits
 	Log    *slog.Logger
 	Now    func() time.Time // nil: time.Now
+
+	Metrics MetricsOptions
 }
 
 // NewHubNode makes a hub of what is in its home, and listens. Run is to follow.
@@ -102,12 +106,19 @@ func (n *HubNode) start(o HubOptions) (err error) {
 	if n.Hub, err = relay.NewHub(c); err != nil {
 		return err
 	}
+	if n.metrics, err = o.Metrics.open(o.Log, hubMetrics(n.Hub)); err != nil {
+		return err
+	}
 	n.Ref = HubRef{ID: n.ID(), Addr: n.l.Addr().String()}
 	return nil
 }
 
+// MetricsAddr is where /metrics is answered; empty: nowhere.
+func (n *HubNode) MetricsAddr() string { return n.metrics.addr() }
+
 // Close ends all connections and closes the ledger.
 func (n *HubNode) Close() (err error) {
+	n.metrics.close()
 	if n.Hub != nil {
 		n.Hub.Close()
 	}
@@ -151,6 +162,7 @@ type GatewayNode struct {
 	Addr    string
 	l       net.Listener
 	wallets *wallets
+	metrics *metricsServer // nil: none
 }
 
 // GatewayOptions are for NewGatewayNode. Of Plain, Passthrough, CertFile and ACME one holds at most; where
@@ -170,6 +182,8 @@ type GatewayOptions struct {
 	CertFile    string            // certificate of a public authority with its chain, in PEM
 	KeyFile     string            // its key
 	ACME        ACMEOptions
+
+	Metrics MetricsOptions
 }
 
 // ACMEOptions are how to get certificates of a public authority.
@@ -206,6 +220,9 @@ func NewGatewayNode(o GatewayOptions) (*GatewayNode, error) {
 	if n.wallets, err = o.openWallets(); err != nil {
 		n.Gateway.Close()
 		return nil, errors.Join(err, n.l.Close())
+	}
+	if n.metrics, err = o.Metrics.open(o.Log, gatewayMetrics(n.Gateway)); err != nil {
+		return nil, errors.Join(err, n.Close())
 	}
 	return n, nil
 }
@@ -271,8 +288,12 @@ func (n *GatewayNode) Run(ctx context.Context) error {
 	return errors.Join(err, n.Close())
 }
 
+// MetricsAddr is where /metrics is answered; empty: nowhere.
+func (n *GatewayNode) MetricsAddr() string { return n.metrics.addr() }
+
 // Close ends all connections and closes the wallets.
 func (n *GatewayNode) Close() error {
+	n.metrics.close()
 	n.Gateway.Close()
 	_ = n.l.Close() // served, it is closed already
 	return n.wallets.close()

@@ -28,6 +28,13 @@ func (n *ServeNode) observe() {
 		s.Batches = n.batchMetrics
 	}
 	n.metrics.Serving(s)
+	if n.swarm != nil {
+		n.metrics.Relay("backbone", n.swarm.Counts, func() map[string]int { return nil })
+	}
+	if n.embedded != nil {
+		hubMetrics(n.embedded.hub.Hub)(n.metrics)
+		gatewayMetrics(n.embedded.gateway.Gateway)(n.metrics)
+	}
 	n.handler.Handle("/metrics", n.metrics.Handler())
 	var failing func() []WorkerFailed
 	if n.swarm != nil {

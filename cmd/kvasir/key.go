@@ -98,7 +98,9 @@ func (c *keyCreateCmd) Run(a *app) error {
 		return a.stdout.printJSON(r)
 	}
 	a.stdout.printf("%s\n", text)
-	a.stderr.printf("This is the only time that the key is shown. Its id is %s.\n", k.ID)
+	if a.stderr.terminal {
+		a.stderr.printf("This is the only time that the key is shown. Its id is %s.\n", k.ID)
+	}
 	return nil
 }
 

@@ -18,7 +18,12 @@ type relayFlags struct {
 	Handshakes   count    `help:"Of them, those of whom it is not known yet who they are (default ${default}). Who comes beyond is turned away." placeholder:"N" default:"512" group:"limits"`
 	AddressRate  count    `help:"New connections a second from one address, of IPv6 from one /64 (default ${default}); some more may come at once. At a hub, who proves a key does not count." placeholder:"N" default:"20" group:"limits"`
 	AddressBytes byteSize `help:"Bytes a second from and to one address, as in 20MB. Default: no limit." placeholder:"SIZE" group:"limits"`
+	Metrics      string   `help:"Answer /metrics for Prometheus at this address, to anybody who can reach it. Default: nowhere." placeholder:"HOST:PORT"`
 	Behind       networks `help:"Addresses from which many come, as from a gateway, a CDN, or a backbone with hundreds of workers: limits by address do not hold there. Several with commas between (default: this machine's own)." placeholder:"ADDRESS[/BITS]" group:"limits"`
+}
+
+func (f *relayFlags) metrics() engine.MetricsOptions {
+	return engine.MetricsOptions{Listen: f.Metrics, Build: build()}
 }
 
 // limits returns them; sessions is how many connections one address may have.
@@ -115,10 +120,11 @@ Example:
 
 // hubReady is what kvasir hub --json prints when it listens.
 type hubReady struct {
-	ID     string `json:"id"`
-	Listen string `json:"listen"`
-	Root   string `json:"root"`
-	Hub    string `json:"hub"` // for --hub of gateway and serve; HOST is this machine's name
+	ID      string `json:"id"`
+	Listen  string `json:"listen"`
+	Root    string `json:"root"`
+	Hub     string `json:"hub"`               // for --hub of gateway and serve; HOST is this machine's name
+	Metrics string `json:"metrics,omitempty"` // address of /metrics
 }
 
 // Run is a hub until it is stopped.
@@ -129,13 +135,14 @@ func (c *hubCmd) Run(ctx context.Context, a *app) error {
 	}
 	n, err := engine.NewHubNode(engine.HubOptions{
 		Home: a.homeFolder(), Listen: c.Listen, Root: c.Root.key(), Limits: c.limits(), Log: a.log, Now: now,
+		Metrics: c.metrics(),
 	})
 	if err != nil {
 		return err
 	}
 	there := engine.HubRef{ID: n.ID(), Addr: reachable(n.Ref.Addr, "HOST")}
 	if c.JSON {
-		err = a.stdout.printJSON(hubReady{n.ID(), n.Ref.Addr, n.Root.String(), there.String()})
+		err = a.stdout.printJSON(hubReady{n.ID(), n.Ref.Addr, n.Root.String(), there.String(), n.MetricsAddr()})
 	} else {
 		here := engine.HubRef{ID: n.ID(), Addr: reachable(n.Ref.Addr, "127.0.0.1")}
 		a.stdout.printf("Hub %s listens on %s.\n\nNext, a gateway, here:\n\n    kvasir gateway --hub %v\n\n"+
@@ -182,8 +189,9 @@ Examples:
 
 // gatewayReady is what kvasir gateway --json prints when it listens.
 type gatewayReady struct {
-	Listen string   `json:"listen"`
-	Hubs   []string `json:"hubs"` // for --hub of serve; HOST is this machine's name
+	Listen  string   `json:"listen"`
+	Hubs    []string `json:"hubs"`              // for --hub of serve; HOST is this machine's name
+	Metrics string   `json:"metrics,omitempty"` // address of /metrics
 }
 
 // check says what does not go together.
@@ -221,13 +229,13 @@ func (c *gatewayCmd) Run(ctx context.Context, a *app) error {
 	o := engine.GatewayOptions{
 		Home: a.homeFolder(), Listen: c.Listen, Root: c.Root.key(), Hubs: c.Hub.list(), Grant: c.Grant.grant(),
 		Limits: c.limits(int(c.AddressSessions)), Log: a.log, Plain: c.Plain, Passthrough: c.Passthrough, Names: c.Names,
-		CertFile: string(c.Cert), KeyFile: string(c.Key), ACME: c.acme(),
+		CertFile: string(c.Cert), KeyFile: string(c.Key), ACME: c.acme(), Metrics: c.metrics(),
 	}
 	n, err := engine.NewGatewayNode(o)
 	if err != nil {
 		return err
 	}
-	ready := gatewayReady{Listen: n.Addr}
+	ready := gatewayReady{Listen: n.Addr, Metrics: n.MetricsAddr()}
 	for _, h := range o.Hubs {
 		ready.Hubs = append(ready.Hubs, engine.HubRef{ID: h.ID, Addr: reachable(n.Addr, "HOST")}.String())
 	}

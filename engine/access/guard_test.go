@@ -154,7 +154,7 @@ func TestUnknownKeysAreRefusedInOpenAIsShape(t *testing.T) {
 	good := b.keys["chat"]
 	for name, header := range map[string]string{
 		"none": "X: y", "basic": "Authorization: Basic abc", "empty": "Authorization: Bearer ", "no key": "Authorization: Bearer sk-x",
-		"other secret": "Authorization: Bearer " + good[:len(good)-1] + "a", "other id": "Authorization: Bearer kv_aaaaaaaa" + good[11:],
+		"other secret": "Authorization: Bearer " + good[:len(good)-1] + "b", "other id": "Authorization: Bearer kv_aaaaaaaa" + good[11:],
 		"lower case": "Authorization: bearer " + good,
 	} {
 		r := b.do("POST", "/v1/completions", header)

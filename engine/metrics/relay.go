@@ -22,7 +22,7 @@ func (r *Registry) Relay(role string, counts func() map[string]uint64, open func
 			for _, p := range []struct {
 				prefix string
 				d      desc
-			}{{"refused_", refused}, {"cut_", ended}, {"left_", ended}, {"bytes_", bytes}} {
+			}{{"refused_", refused}, {"cut_", ended}, {"left_", ended}, {"ended_", ended}, {"bytes_", bytes}} {
 				if rest, ok := strings.CutPrefix(name, p.prefix); ok {
 					if d, label = p.d, rest; p.prefix == "left_" {
 						label = name // not to be taken for a cut
