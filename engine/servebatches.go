@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 
+	"kvasir/engine/access"
 	"kvasir/engine/batches"
 )
 
@@ -36,7 +38,7 @@ func (n *ServeNode) openBatches(o ServeOptions) (err error) {
 		}
 		return err
 	}
-	h := batches.NewHandler(n.batches)
+	h := owned(batches.NewHandler(n.batches))
 	n.handler.Handle("/v1/files", h)
 	n.handler.Handle("/v1/batches", h)
 	return nil
@@ -60,4 +62,12 @@ func (n *ServeNode) lockBatches(dir string, o ServeOptions) (bool, error) {
 	}
 	n.unlock = func() { _ = f.Close() } // nor here
 	return true, nil
+}
+
+// owned has files and batches belong to the key that made them.
+func owned(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id, all := access.From(r.Context()).Owner()
+		next.ServeHTTP(w, r.WithContext(batches.WithOwner(r.Context(), batches.Owner{ID: id, All: all})))
+	})
 }

@@ -64,6 +64,9 @@ func (s *Store) Create(ctx context.Context, w Work) (*Batch, error) {
 		if err := insertBatch(ctx, tx, b, turn); err != nil {
 			return err
 		}
+		if err := own(ctx, tx, "batches", b.ID); err != nil {
+			return err
+		}
 		if err := insertLines(ctx, tx, b.ID, lines); err != nil {
 			return err
 		}
@@ -212,8 +215,9 @@ func (s *Store) Batches(ctx context.Context, after string, limit int) ([]*Batch,
 }
 
 func (s *Store) batches(ctx context.Context, where string, args ...any) (list []*Batch, err error) {
+	from, args := theirs(ctx, "batches", args)
 	rows, err := s.db.QueryContext(ctx, `SELECT id, input, endpoint, metadata, status, created, expires, ended, total, completed,
-		failed, output, error_file, errors, model, stamp FROM batches `+where, args...)
+		failed, output, error_file, errors, model, stamp FROM `+from+" "+where, args...)
 	if err != nil {
 		return nil, fmt.Errorf("batches: %w", err)
 	}

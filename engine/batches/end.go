@@ -100,6 +100,9 @@ func (s *Store) endTx(ctx context.Context, tx *sql.Tx, b *Batch, status string, 
 		if err := insertFile(ctx, tx, f.File); err != nil {
 			return err
 		}
+		if err := inherit(ctx, tx, f.ID, b.ID); err != nil {
+			return err
+		}
 	}
 	return nil
 }

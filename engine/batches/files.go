@@ -40,7 +40,12 @@ func (s *Store) AddFile(ctx context.Context, name, purpose string, r io.Reader) 
 	if err := s.keep(f); err != nil {
 		return File{}, err
 	}
-	return f.File, s.inTx(ctx, func(tx *sql.Tx) error { return insertFile(ctx, tx, f.File) })
+	return f.File, s.inTx(ctx, func(tx *sql.Tx) error {
+		if err := insertFile(ctx, tx, f.File); err != nil {
+			return err
+		}
+		return own(ctx, tx, "files", f.ID)
+	})
 }
 
 func (s *Store) now() time.Time { return s.o.Now().Truncate(time.Second) }
@@ -161,7 +166,8 @@ func (s *Store) Files(ctx context.Context) ([]File, error) {
 }
 
 func (s *Store) files(ctx context.Context, where string, args ...any) (list []File, err error) {
-	rows, err := s.db.QueryContext(ctx, "SELECT id, purpose, name, bytes, created FROM files "+where, args...)
+	from, args := theirs(ctx, "files", args)
+	rows, err := s.db.QueryContext(ctx, "SELECT id, purpose, name, bytes, created FROM "+from+" "+where, args...)
 	if err != nil {
 		return nil, fmt.Errorf("batches: %w", err)
 	}
@@ -196,6 +202,9 @@ func (s *Store) Content(ctx context.Context, id string) (*os.File, error) {
 
 // DeleteFile deletes a file that no batch needs.
 func (s *Store) DeleteFile(ctx context.Context, id string) error {
+	if _, err := s.File(ctx, id); err != nil { // it may be another's
+		return err
+	}
 	err := s.inTx(ctx, func(tx *sql.Tx) error {
 		if err := s.db.turn(ctx, tx); err != nil { // no batch is begun over it
 			return err
