@@ -59,6 +59,8 @@ type Dispatcher struct {
 	choosers sync.Pool // *chooser
 	slabs    slabs
 
+	routing routing
+
 	mu      sync.Mutex // never held while anything is computed or copied
 	members []*Member
 	budget  budget
@@ -126,6 +128,7 @@ func (d *Dispatcher) Forward(ctx context.Context, b *moe.Batch, out *moe.Partial
 	if err := b.ValidateShape(moe.MaxExperts); err != nil {
 		return err
 	}
+	d.routing.note(b)
 	if d.o.Trace == nil {
 		return d.run(ctx, request{batch: b, out: out})
 	}

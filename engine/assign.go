@@ -17,7 +17,7 @@ import (
 
 // How experts come to workers. Under Swarm.mu every worker has three masks:
 //
-//	want    what the plan says, made anew when somebody joins or leaves
+//	want    what the plan says (replan.go)
 //	held    what it has loaded, as its last Ready said
 //	serves  what the dispatcher sends it: want and held; and what nobody serves then, all who hold it
 //
@@ -45,10 +45,11 @@ type share struct {
 	rate               int   // expert rows a second, of the standard expert
 	want, held, serves mask
 	cached             []place.Range
-	move               *move // under way, or nil
-	refused            mask  // what it could not load; not tried again
-	failures           int   // each halves what it is trusted with
-	tries              int   // to load something, without success
+	move               *move  // under way, or nil
+	refused            mask   // what it could not load; not tried again
+	slows              string // why it is not used, if more comes out without it
+	failures           int    // each halves what it is trusted with
+	tries              int    // to load something, without success
 	down               float64
 }
 
@@ -117,45 +118,19 @@ func sendAway(ctx context.Context, session *link.Session, why error) {
 // assigned reports whether the worker holds what it is assigned, not the whole model.
 func (a *share) assigned() bool { return a.memory > 0 }
 
-// changedMembers plans anew: soon where workers load what they are assigned, since others may follow; at
-// once where nothing has to be loaded. Under mu.
+// changedMembers has a plan made anew, and goes on with those who are here until then. Under mu.
 func (s *Swarm) changedMembers() {
-	soon := false
-	for _, w := range s.present {
-		soon = soon || w.assigned()
-	}
-	if !soon {
-		s.plan()
-		return
-	}
-	s.planned = false
-	if s.timer == nil {
-		s.timer = time.AfterFunc(planDelay, func() {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.timer = nil
-			s.plan()
-		})
-	}
-	s.settle() // with those who are left, until then
-}
-
-// plan says what every worker shall hold. Under mu.
-func (s *Swarm) plan() {
-	defer s.settle()
-	s.planned = true
-	s.left.Plans++
+	s.members++
 	if s.c.Place != nil {
 		for i, w := range s.present {
 			w.want = w.want.of(s.c.Place(i, len(s.present)))
 		}
-		return
+		s.left.Plans++
+	} else {
+		s.planned = false
+		s.wakePlanner()
 	}
-	p := place.Make(s.placeModel(), place.Backbone{}, s.placeWorkers())
-	for i, w := range s.present {
-		w.want = newMask(s.c.Model.Layers, s.c.Model.PerLayer)
-		w.want.add(p.Workers[i].Ranges)
-	}
+	s.settle()
 }
 
 // What a value takes on the wire: of a row, and of an answer as it mostly is.
@@ -172,6 +147,7 @@ func (s *Swarm) placeModel() place.Model {
 	for l := range m.Layers {
 		m.ExpertBytes = append(m.ExpertBytes, s.expertBytes(l))
 	}
+	m.Load = s.load()
 	return m
 }
 
@@ -190,7 +166,7 @@ func (s *Swarm) placeWorkers() (list []place.Worker) {
 	for _, w := range s.present {
 		stats := w.session.Stats()
 		p := place.Worker{
-			Name: w.id, Memory: w.memory >> w.failures, Rows: s.rows(w.rate), RTT: stats.MinRTT,
+			Name: w.id, Memory: w.memory >> w.failures, Rows: s.speed(w), RTT: stats.MinRTT,
 			Up: stats.InRate, Down: w.down, Cached: w.cached, Held: w.held.ranges(),
 		}
 		if !w.assigned() {
@@ -376,7 +352,7 @@ func (s *Swarm) moved(ctx context.Context, w *attached, err error) {
 		}
 		if errors.Is(err, moe.ErrInvalid) { // too much, by its own account
 			w.failures = min(w.failures+1, maxFailures)
-			s.plan()
+			s.changedMembers()
 			return
 		}
 		s.again(w)

@@ -95,7 +95,9 @@ type Swarm struct {
 	gone    []WorkerStats
 	changed chan struct{}   // closed and replaced when present changes, or what they hold; under mu
 	planned bool            // the plan is about those who are present; under mu
-	timer   *time.Timer     // until it is; nil: none runs; under mu
+	members int             // counts what a plan has to be made anew for; under mu
+	wake    chan struct{}   // has one token when a plan is wanted
+	rest    time.Time       // until when nothing is moved for what was measured; under mu
 	ending  map[string]bool // hubs that drain, until they are back; under mu
 	parting []*attached     // have left, and their counts are not final; under mu
 	left    Metrics         // without workers: what is counted here; under mu
@@ -145,6 +147,7 @@ func NewSwarm(c SwarmConfig) (*Swarm, error) {
 		dispatcher: batcher.NewDispatcher(batcher.Options{Local: c.Local, Wait: c.Wait, Trace: c.Trace}),
 		failed:     make(chan struct{}),
 		changed:    make(chan struct{}),
+		wake:       make(chan struct{}, 1),
 		planned:    true,
 		ending:     map[string]bool{},
 	}
@@ -160,6 +163,7 @@ func NewSwarm(c SwarmConfig) (*Swarm, error) {
 		return nil, err
 	}
 	s.wg.Go(func() { s.accept(ctx) })
+	s.wg.Go(func() { s.keepPlanning(ctx) })
 	return s, nil
 }
 
@@ -248,7 +252,10 @@ func (s *Swarm) attach(ctx context.Context, a *relay.Accepted) (came bool, err e
 	if ctx.Err() != nil {
 		// In order: the worker is told, and what is under way is finished.
 		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		err = session.Drain(drain, wire.GoAway{Reason: wire.Stopping, Text: []byte(context.Cause(ctx).Error())})
+		cause := context.Cause(ctx)
+		err = session.Drain(drain, wire.GoAway{
+			Reason: wire.Stopping, Back: uint32(back(cause).Milliseconds()), Text: []byte(cause.Error()),
+		})
 		cancel()
 	} else {
 		<-session.Done()
@@ -420,11 +427,6 @@ func (w *attached) stats() WorkerStats {
 // Close sends the workers away and returns when no goroutine is left.
 func (s *Swarm) Close() {
 	s.cancel()
-	s.mu.Lock()
-	if s.timer != nil {
-		s.timer.Stop() // one that runs already finds nobody
-	}
-	s.mu.Unlock()
 	s.wg.Wait() // the last reports go out over the control connections
 	s.backbone.Close()
 	s.dispatcher.Close()

@@ -16,19 +16,26 @@ import (
 // worker's.
 type timed struct {
 	*link.Session
-	down atomic.Uint64 // bits of a float64: bytes a second to the worker; 0: not known
+	down  atomic.Uint64 // bits of a float64: bytes a second to the worker; 0: not known
+	speed speed
 }
 
 // ForwardTimed implements batcher.Timed.
 func (t *timed) ForwardTimed(ctx context.Context, b *moe.Batch, out *moe.Partials, times *batcher.Times) error {
-	began := time.Now()
+	began, picks := time.Now(), len(b.Expert)
+	load, work := t.speed.begin(picks), time.Duration(0)
+	defer func() { t.speed.end(time.Now(), picks, load, work) }()
 	err := t.Forward(ctx, b, out)
-	if err == nil && times != nil {
+	if err == nil {
 		stats := t.Stats()
-		*times = split(time.Since(began), stats.MinRTT, []wayBytes{
+		parts := split(time.Since(began), stats.MinRTT, []wayBytes{
 			{rowValue * float64(b.Rows*b.Hidden), math.Float64frombits(t.down.Load())},
 			{partialValue * float64(b.Rows*b.Hidden), stats.InRate},
 		})
+		work = parts.Work
+		if times != nil {
+			*times = parts
+		}
 	}
 	return err
 }

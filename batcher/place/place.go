@@ -80,6 +80,7 @@ type WorkerPlan struct {
 	Bytes  int64   `json:"bytes"`
 	Fetch  int64   `json:"fetch"` // of Bytes, what it neither holds nor has cached
 	Used   bool    `json:"used"`
+	Slows  bool    `json:"-"`    // it is not used, because more comes out without it
 	Why    string  `json:"why"`  // it is used so, or not; for people
 	Busy   float64 `json:"busy"` // share of the time that its slowest part works: compute, up or down
 }
@@ -97,19 +98,26 @@ const worthMoving = 1.05
 // zero, and ranges that the model does not have as nothing.
 func Make(m Model, b Backbone, ws []Worker) Plan {
 	m, b = m.normal(), b.normal()
-	order := make([]int, len(ws)) // what is decided does not depend on the order of the arguments
+	order, sites := newSites(&m, ws)
+	best := settle(&m, &b, sites)
+	best = spare(&m, &b, sites, best)
+	return best.plan(order)
+}
+
+// newSites returns the workers in an order that does not depend on that of the arguments: site i is worker
+// order[i].
+func newSites(m *Model, ws []Worker) (order []int, sites []site) {
+	order = make([]int, len(ws))
 	for i := range order {
 		order[i] = i
 	}
 	slices.SortStableFunc(order, func(x, y int) int { return compare(&ws[x], &ws[y]) })
-	sites := make([]site, len(ws))
+	sites = make([]site, len(ws))
 	for i, at := range order {
-		sites[i] = newSite(&m, ws[at])
+		sites[i] = newSite(m, ws[at])
 	}
 	guessRows(sites)
-	best := settle(&m, &b, sites)
-	best = spare(&m, &b, sites, best)
-	return best.plan(order)
+	return order, sites
 }
 
 // settle weighs keeping all that is held against spreading the load anew.

@@ -2,6 +2,7 @@ package place
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -21,6 +22,7 @@ func (p *layout) plan(order []int) Plan {
 			}
 		}
 		w.Why = p.why(i)
+		w.Slows = slices.ContainsFunc(p.spared, func(s spared) bool { return s.site == i })
 	}
 	none := newGrid(p.m)
 	for l := range p.owner {
