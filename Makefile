@@ -37,8 +37,10 @@ soak: ## what must hold for long: silent hops, stuck workers, hub restarts, 2,00
 	  -run 'AnyPlan|TheSilentDeath|BackAtOnce|GluedToARequest|BadInput|ShrugsOff|IdleSessionsCost|ControlOvertakesSeven|StuckWorker|HubThatRestarts|WhateverDies' \
 	  ./wire/link ./wire/relay
 
-chaos: ## a thousand random runs of kills, stalls and broken answers in the batcher
-	KVASIR_CHAOS=1 go test -count=1 ./batcher -run TestChaosChangesNoBit
+chaos: ## a thousand random runs of kills, stalls and broken answers; worker processes killed and flapping for minutes
+	KVASIR_CHAOS=1 go test -count=1 ./batcher -run 'TestChaosChangesNoBit$$'
+	go test -count=1 -v ./batcher -run 'HedgingCuts|SlowWorkerCosts|KilledWorkerFails|KilledSession|Flapping|Nowhere'
+	KVASIR_CHAOS=1 go test -count=1 -v -timeout 30m ./cmd/kvasir -run 'KilledWorkerProcess|FlappingWorkerProcess'
 
 smoke: ## run the commands as a user would, right and wrong
 	@bash .ci/run smoke

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"kvasir/internal/moe"
+	"kvasir/wire/link"
 )
 
 const (
@@ -51,7 +52,7 @@ func (s *swarm) trouble(ctx context.Context, _ *moe.Batch) error {
 		return ctx.Err()
 	case <-time.After(wait):
 	}
-	switch s.intN(14) {
+	switch s.intN(18) {
 	case 0:
 		return errBroken
 	case 1:
@@ -60,6 +61,10 @@ func (s *swarm) trouble(ctx context.Context, _ *moe.Batch) error {
 		return ErrFull
 	case 3:
 		return context.Canceled // of somebody else
+	case 4:
+		return link.ErrDraining
+	case 5:
+		return link.ErrInternal
 	}
 	return nil
 }
