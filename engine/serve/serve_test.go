@@ -534,18 +534,16 @@ func TestErrorsOfTheGenerator(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add([]byte(`{"prompt":"x","max_tokens":3}`), false)
-	f.Add([]byte(`{"messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}],"stop":null}`), true)
-	f.Add([]byte(`{"temperature":[],"prompt":{}}`), false)
+	f.Add([]byte(`{"prompt":"x","max_tokens":3}`), uint8(plainText))
+	f.Add([]byte(`{"messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}],"stop":null,"tool_choice":{"type":"function"}}`), uint8(chatText))
+	f.Add([]byte(`{"input":[{"type":"message","role":"user","content":"x"}],"text":{"format":{"type":"json_object"}}}`), uint8(responseText))
+	f.Add([]byte(`{"temperature":[],"prompt":{}}`), uint8(plainText))
 	h := New(&fake{}, Options{Model: "tiny"})
-	f.Fuzz(func(t *testing.T, body []byte, isChat bool) {
-		k := plainText
-		if isChat {
-			k = chatText
-		}
+	f.Fuzz(func(t *testing.T, body []byte, n uint8) {
+		k := kind(n % 3)
 		a, failed := h.parse(body, k, randomSeed)
 		if failed == nil && (a.request.Tokens < 0 || len(a.requests) == 0 || len(a.requests)*a.request.Choices > maxPrompts ||
-			isChat && len(a.requests[0].Messages) == 0) {
+			k != plainText && len(a.requests[0].Messages) == 0 || k == responseText && a.request.Choices != 1) {
 			t.Errorf("%q: %+v", body, a)
 		}
 	})
