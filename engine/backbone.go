@@ -23,7 +23,11 @@ type BackboneOptions struct {
 	Log     *slog.Logger   // nil: none
 	Now     func() time.Time
 
+	// Audit says how the answers of workers are checked; its Convict is not used. Every below 0: not at all.
+	Audit AuditOptions
+
 	tokens *TokenStore // of workers that hubs offer
+	court  *Court      // of workers whose answers were wrong
 }
 
 // Backbone is a model with its workers: an engine whose routed experts the workers of a swarm compute,
@@ -74,6 +78,9 @@ func (b *Backbone) start(o BackboneOptions) (err error) {
 		return err
 	}
 	c.Model, c.Local = b.local.Model(), b.local.Experts()
+	if o.Audit.Every >= 0 {
+		c.Audit = &AuditOptions{Every: o.Audit.Every, Share: o.Audit.Share, Convict: o.court.Convict}
+	}
 	c.Exponents, c.TopK = b.local.Exponents(), b.local.TopK()
 	if c.Slices, err = o.source(b.local); err != nil {
 		return err
@@ -126,12 +133,17 @@ func (o *BackboneOptions) identity() (c SwarmConfig, root seal.Key, err error) {
 	if c.Key, err = o.Home.Key(seal.Backbone); err != nil {
 		return c, root, err
 	}
+	o.court = o.Home.OpenCourt(c.Key, o.Now)
 	c.Grant, err = o.Home.Grant(seal.Backbone, c.Key.Public(), c.Root, o.Grant)
 	return c, root, err
 }
 
-// refuse says why a worker is not wanted: its token was revoked here, or has been used up.
+// refuse says why a worker is not wanted: it has answered wrong, or its token was revoked here, or has been
+// used up.
 func (o *BackboneOptions) refuse(p seal.Proof) error {
+	if err := o.court.Refuse(p.Key); err != nil {
+		return err
+	}
 	return o.tokens.Use(context.Background(), p.Token, p.Key)
 }
 

@@ -19,13 +19,15 @@ func TestReceiptsAreBelievedOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return ledger.NewReporter(by, id, worker, 3072)
+		return ledger.NewReporter(by, ledger.Subject{Session: id, Worker: worker, Hidden: 3072})
 	}
 	next := func(r *ledger.Reporter, picks int64) wire.Receipt {
 		if err := r.Count(3, picks); err != nil {
 			t.Fatal(err)
 		}
-		signed, err := r.Report(time.Unix(1, 0))
+		signed, err := r.Report(time.Unix(1, 0), false, func(int64) (ledger.Traffic, ledger.Audit) {
+			return ledger.Traffic{}, ledger.Audit{Mode: ledger.Unverified}
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

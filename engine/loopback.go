@@ -36,6 +36,11 @@ type LoopbackConfig struct {
 	Wait      time.Duration
 	Trace     func(*batcher.Call) // is told of every call; may be nil
 
+	// Audit says how answers are checked; nil: they are not.
+	Audit *AuditOptions
+	// Refuse is SwarmConfig's.
+	Refuse func(seal.Proof) error
+
 	// Home, if set, is a folder for the hub's ledger and the gateway's wallet.
 	Home string
 
@@ -123,7 +128,7 @@ func (l *Loopback) start(ctx context.Context, c LoopbackConfig) error {
 		Key: backboneKey, Grant: backboneGrant, Root: root.Public(),
 		Hubs:  []relay.Target{{Address: "wss://" + hubAddr, Hub: l.Hub.ID()}},
 		Model: c.Model, Workers: c.Workers + moreWorkers, Place: c.Place, Local: c.Local, Wait: c.Wait, Log: c.Log,
-		Slices: c.Slices, Exponents: c.Exponents, TopK: c.TopK, Trace: c.Trace,
+		Slices: c.Slices, Exponents: c.Exponents, TopK: c.TopK, Trace: c.Trace, Audit: c.Audit, Refuse: c.Refuse,
 	})
 	if err != nil {
 		return err

@@ -23,7 +23,8 @@ type accounts struct {
 	hub      string
 	reporter *ledger.Reporter
 	picks    []batcher.LayerPicks
-	refused  bool // said once
+	told     ledger.Traffic // that reports have told
+	refused  bool           // said once
 }
 
 // newAccounts returns nil for a session that no ledger knows by its id.
@@ -32,7 +33,10 @@ func (s *Swarm) newAccounts(w *attached, hub, session string) *accounts {
 	if err != nil {
 		return nil
 	}
-	return &accounts{s: s, w: w, hub: hub, reporter: ledger.NewReporter(s.c.Key, id, w.key, s.c.Model.Hidden)}
+	return &accounts{s: s, w: w, hub: hub, reporter: ledger.NewReporter(s.c.Key, ledger.Subject{
+		Session: id, Worker: w.key, Model: ledger.Hash(s.c.Model.Hash), Profile: ledger.Hash(s.c.Model.Profile),
+		Hidden: s.c.Model.Hidden,
+	})}
 }
 
 // keep reports until done is closed, and once more after it.
@@ -57,7 +61,7 @@ func (a *accounts) report(limit time.Duration) {
 	err := a.count()
 	for err == nil {
 		var signed []byte
-		if signed, err = a.reporter.Report(time.Now()); err != nil || signed == nil {
+		if signed, err = a.reporter.Report(time.Now(), a.w.checked.news(), a.news); err != nil || signed == nil {
 			break
 		}
 		if err = a.s.backbone.Report(ctx, a.hub, signed); err != nil {
@@ -74,6 +78,15 @@ func (a *accounts) report(limit time.Duration) {
 		a.refused = true
 		a.s.c.Log.Warn("work is not on the hub's ledger yet; it is reported again", "worker", a.w.id, "error", err)
 	}
+}
+
+// news is ledger.News.
+func (a *accounts) news(int64) (t ledger.Traffic, c ledger.Audit) {
+	stats := a.w.session.Stats()
+	now := ledger.Traffic{ToWorker: int64(stats.BytesOut), ToBackbone: int64(stats.BytesIn)}
+	t = ledger.Traffic{ToWorker: now.ToWorker - a.told.ToWorker, ToBackbone: now.ToBackbone - a.told.ToBackbone}
+	a.told = now
+	return t, a.w.checked.turn()
 }
 
 func (a *accounts) count() error {

@@ -71,6 +71,8 @@ type SwarmConfig struct {
 	Wait  time.Duration
 	Trace func(*batcher.Call) // is told of every call; may be nil
 
+	Audit *AuditOptions // how answers are checked; nil: they are not, and nothing of pay ever settles
+
 	Refuse func(seal.Proof) error   // why a worker is not wanted; may be nil
 	Joined func(WorkerStats)        // may be nil
 	Left   func(WorkerStats, error) // may be nil
@@ -85,6 +87,7 @@ type Swarm struct {
 	c          SwarmConfig
 	backbone   *relay.Backbone
 	dispatcher *batcher.Dispatcher
+	auditor    *auditor // nil: answers are not checked
 	cancel     context.CancelFunc
 	wg         sync.WaitGroup
 	failed     chan struct{} // closed when no hub can be had any more
@@ -107,7 +110,9 @@ type Swarm struct {
 type attached struct {
 	id      string
 	key     seal.PublicKey
+	token   seal.TokenID
 	hub     string
+	checked *checked
 	drain   context.CancelCauseFunc // sends the worker away
 	session *timed
 	lane    *batcher.Lane
@@ -161,6 +166,10 @@ func NewSwarm(c SwarmConfig) (*Swarm, error) {
 	if err != nil {
 		end(err)
 		return nil, err
+	}
+	if c.Audit != nil {
+		s.auditor = newAuditor(s, *c.Audit)
+		s.wg.Go(func() { s.auditor.a.Run(ctx) })
 	}
 	s.wg.Go(func() { s.accept(ctx) })
 	s.wg.Go(func() { s.keepPlanning(ctx) })
@@ -229,9 +238,11 @@ func (s *Swarm) attach(ctx context.Context, a *relay.Accepted) (came bool, err e
 	ctx, drain := context.WithCancelCause(ctx)
 	defer drain(nil)
 	w := &attached{
-		id: a.Worker.Key.Short(), key: a.Worker.Key, hub: a.Hub, drain: drain, session: session,
-		lane: lane, gate: newGate(lane), ctx: ctx, share: share,
+		id: a.Worker.Key.Short(), key: a.Worker.Key, token: a.Worker.Token.ID, hub: a.Hub, drain: drain, session: session,
+		lane: lane, checked: s.auditor.begin(a.Worker.Key), ctx: ctx, share: share,
 	}
+	w.gate = newGate(w.checked.wrap(lane))
+	defer w.checked.end(w.key)
 	s.join(w)
 	left := make(chan struct{}) // closed when the worker's counts are final
 	var reports sync.WaitGroup

@@ -189,7 +189,10 @@ func (n *WorkerNode) Close() {
 // WorkerStatus is what a worker is about, has done, and was promised for it.
 type WorkerStatus struct {
 	worker.Status
-	Pending ledger.NKVR // signed by backbones since the start, and not settled
+	Pending ledger.NKVR // signed by backbones since the start, and neither settled nor voided
+	Settled ledger.NKVR // that backbones say holds
+	Voided  ledger.NKVR // was pending when a backbone found a row wrong
+	Mode    ledger.Mode // how the last report says that this worker is checked; 0: none has come
 	Unsaid  int64       // bytes of output of this session for which no receipt has come
 }
 
@@ -198,7 +201,8 @@ func (n *WorkerNode) Status() WorkerStatus {
 	s := WorkerStatus{Status: n.worker.Status()}
 	n.credit.mu.Lock()
 	defer n.credit.mu.Unlock()
-	s.Pending = n.credit.pending
+	s.Pending, s.Settled, s.Voided = n.credit.pending, n.credit.settled, n.credit.voided
+	s.Mode = n.credit.mode
 	if s.Session != "" {
 		s.Unsaid = n.credit.unsaid(s.Session, s.Output)
 	}
@@ -213,11 +217,20 @@ type credit struct {
 	mu       sync.Mutex
 	session  string
 	sequence int64 // of the last report of session
+	open     []worth
 	output   int64
-	pending  ledger.NKVR
+	mode     ledger.Mode
+
+	pending, settled, voided ledger.NKVR
 
 	at   string // the session that goes on
 	from int64  // output when it began, less what was signed by then
+}
+
+// worth is a report of the session that is pending.
+type worth struct {
+	sequence int64
+	reward   ledger.NKVR
 }
 
 // begin says that a session begins after so much output. What of that was not signed, nobody will sign to
@@ -253,12 +266,23 @@ func (c *credit) take(backbone seal.PublicKey, session string, r wire.Receipt) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.session != session {
-		c.session, c.sequence = session, 0
+		c.session, c.sequence, c.open = session, 0, nil // what was open stays pending here; the wallet knows
 	}
-	if report.Sequence <= c.sequence || total.Reward > ledger.MaxBalance-c.pending {
+	reward, err := ledger.Reward(total.Bytes)
+	if err != nil || report.Sequence <= c.sequence || reward > ledger.MaxBalance-c.pending-c.settled-c.voided {
 		return
 	}
-	c.sequence = report.Sequence
+	c.sequence, c.mode = report.Sequence, report.Mode
 	c.output += total.Bytes
-	c.pending += total.Reward
+	c.pending += reward
+	c.open = append(c.open, worth{report.Sequence, reward})
+	to, upTo := &c.settled, report.Holds
+	if report.Wrong > 0 {
+		to, upTo = &c.voided, report.Sequence
+	}
+	for len(c.open) > 0 && c.open[0].sequence <= upTo {
+		c.pending -= c.open[0].reward
+		*to += c.open[0].reward
+		c.open = c.open[1:]
+	}
 }

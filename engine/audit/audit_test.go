@@ -385,9 +385,18 @@ func TestProbationEndsByRightRows(t *testing.T) {
 	if got := w.Turn(); got.Through != 3 || got.Rows != 5120 {
 		t.Errorf("undecided %+v", got)
 	}
+	if w.News() {
+		t.Error("news while nothing is decided")
+	}
 	drive(a)
+	if !w.News() {
+		t.Error("no news of what is decided")
+	}
 	if got := w.Turn(); got.Through != 5 || got.Checked != 10 {
 		t.Errorf("decided %+v", got)
+	}
+	if w.News() {
+		t.Error("news of what was told")
 	}
 	out.Row(0)[0]++
 	b := batch(t, rng, 0, 512)

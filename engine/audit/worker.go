@@ -223,6 +223,14 @@ func (w *Worker) Turn() Turn {
 	return t
 }
 
+// News reports whether a Turn would tell something that the last one did not, beside rows.
+func (w *Worker) News() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	more := w.counts.Checked != w.taken.Checked || w.counts.Skipped != w.taken.Skipped
+	return more || w.good >= w.a.o.Probation && w.first < w.turn && w.open[0] == 0
+}
+
 // Counts returns all that was counted so far.
 func (w *Worker) Counts() Counts {
 	w.mu.Lock()

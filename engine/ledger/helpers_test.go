@@ -53,14 +53,21 @@ func (s *swarm) session(n byte, worker int) Session {
 }
 
 func (s *swarm) reporter(n byte, worker int) *Reporter {
-	return NewReporter(s.backbone, SessionID{n}, s.workers[worker], 3072)
+	return NewReporter(s.backbone, Subject{Session: SessionID{n}, Worker: s.workers[worker], Model: Hash{1}, Profile: Hash{2},
+		Hidden: 3072})
 }
 
 // next returns the next report of a reporter, of picks in layer 3.
 func next(t testing.TB, r *Reporter, picks int64) []byte {
 	t.Helper()
+	return nextAudited(t, r, picks, Audit{Mode: Sampled})
+}
+
+// nextAudited is next, with what the report says of checking.
+func nextAudited(t testing.TB, r *Reporter, picks int64, a Audit) []byte {
+	t.Helper()
 	must(t, r.Count(3, picks))
-	signed, err := r.Report(epoch)
+	signed, err := r.Report(epoch, true, func(int64) (Traffic, Audit) { return Traffic{1000, 2000}, a })
 	must(t, err)
 	r.Done(r.next.Sequence - 1)
 	return signed

@@ -55,7 +55,7 @@ func TestHubRefusesReports(t *testing.T) {
 	stranger := seal.NewKey()
 	forged := append([]byte{}, three...)
 	forged[len(forged)-1] ^= 1
-	foreign := next(t, NewReporter(stranger, SessionID{1}, s.workers[0], 3072), 1)
+	foreign := next(t, NewReporter(stranger, Subject{Session: SessionID{1}, Worker: s.workers[0], Hidden: 3072}), 1)
 	for _, c := range []struct {
 		name   string
 		signed []byte

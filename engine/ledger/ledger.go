@@ -8,23 +8,26 @@
 // whose hash it names. Pay follows picks only (see Reward); bytes are there to compare.
 //
 // The wallet trusts no hub. It checks by itself that the swarm's root has granted the backbone its
-// key, that this key signed the report, and that no report of the session is missing. Each report
-// that holds becomes two entries, in nKVR:
+// key, that this key signed the report, and that no report of the session is missing. A report that holds
+// is credited at once, and settled or voided by what later reports say of its rows; each step is a
+// transfer with two entries, in nKVR:
 //
-//	backbone's account  -n
-//	worker, pending     +n
+//	credit   backbone's account  -n    worker, pending      +n
+//	settle   worker, pending     -n    worker, settled      +n
+//	void     worker, pending     -n    backbone's account   +n
+//
+// A report beyond what its backbone may owe (Grant) is kept, and credited when the limit allows it.
 //
 // Invariants of a wallet, which Verify checks:
 //
-//  1. All entries add up to zero, and so do the two of each report.
+//  1. The two entries of a transfer add up to zero, and are worth the report's bytes by the rate of its
+//     time.
 //  2. A balance is the sum of its account's entries.
-//  3. A report (backbone, session, sequence) is credited once, by whatever hub and however often it
-//     comes.
-//  4. How far a hub's feed was read stands in the same transaction as what was read, so a process
+//  3. A report (backbone, session, sequence) is credited once, and settled or voided once at most, by
+//     whatever hub and however often it comes.
+//  4. What was settled or voided, a later signed report says.
+//  5. How far a hub's feed was read stands in the same transaction as what was read, so a process
 //     that is killed anywhere loses and doubles nothing.
-//
-// In this form nothing settles: all pay stays pending until there is something that checks the work,
-// and Balance.Settled is always 0.
 package ledger
 
 import (
@@ -47,6 +50,9 @@ var (
 	ErrNotGranted = errors.New("ledger: not a backbone of this swarm")
 	// ErrOverflow: an amount is too large to be true.
 	ErrOverflow = errors.New("ledger: amount is too large")
+
+	// ErrRate: a rate cannot hold from then on.
+	ErrRate = errors.New("ledger: rate cannot be set")
 
 	// ErrNoSession: the hub has no session of this id.
 	ErrNoSession = errors.New("ledger: no such session")

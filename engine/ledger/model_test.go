@@ -39,9 +39,7 @@ func TestWalletAgreesWithModel(t *testing.T) {
 			m.inBalance()
 		}
 		m.poll()
-		if got := pending(t, m.w, s.workers); !slices.Equal(got, m.earned[:]) {
-			rt.Fatalf("pending %v nKVR, want %v", nkvr(got), nkvr(m.earned[:]))
-		}
+		m.inTheEnd()
 		must(t, m.w.Close())
 		must(t, os.RemoveAll(m.dir))
 	})
@@ -58,16 +56,52 @@ type model struct {
 	reporters []*Reporter
 	feed      memory
 	earned    [3]NKVR
+	chains    [4][]NKVR // of each reporter: what its reports are worth
+	holds     [4]int64  // how many of them hold
 }
 
 func (m *model) file() string { return filepath.Join(m.dir, fmt.Sprintf("%d.db", m.crashes)) }
 
-// inBalance checks the books, and that nobody has more than was earned.
+// inBalance checks the books, and that nobody has more than was earned, or settled than holds.
 func (m *model) inBalance() {
-	for i, got := range pending(m.t, m.w, m.s.workers) {
-		if got > m.earned[i] {
+	m.all(func(i int, b Balance, settled NKVR) {
+		if got := b.Pending + b.Settled + b.Voided; got > m.earned[i] {
 			m.rt.Fatalf("worker %d has %d nKVR, earned %d", i, got, m.earned[i])
 		}
+		if b.Settled > settled {
+			m.rt.Fatalf("worker %d has %d nKVR settled, of which %d hold", i, b.Settled, settled)
+		}
+	})
+}
+
+// inTheEnd checks that all has come. Only rows of worker 2 are ever wrong, and how much that voids depends on
+// what has come before it.
+func (m *model) inTheEnd() {
+	m.all(func(i int, b Balance, settled NKVR) {
+		if got := b.Pending + b.Settled + b.Voided; got != m.earned[i] {
+			m.rt.Fatalf("worker %d has %d nKVR in all, earned %d", i, got, m.earned[i])
+		}
+		if i != liar && (b.Settled != settled || b.Voided != 0) {
+			m.rt.Fatalf("worker %d has %d nKVR settled and %d voided, want %d and 0", i, b.Settled, b.Voided, settled)
+		}
+	})
+}
+
+const liar = 2
+
+// all verifies, and goes through workers with what of their work holds.
+func (m *model) all(f func(worker int, b Balance, settled NKVR)) {
+	pending(m.t, m.w, m.s.workers) // which verifies
+	for i, k := range m.s.workers {
+		b, err := m.w.Balance(m.t.Context(), k)
+		must(m.t, err)
+		var settled NKVR
+		for n := i; n < len(m.chains); n += 3 {
+			for _, worth := range m.chains[n][:m.holds[n]] {
+				settled += worth
+			}
+		}
+		f(i, b, settled)
 	}
 }
 
@@ -77,8 +111,14 @@ func (m *model) add(signed []byte) {
 
 func (m *model) report() {
 	n := rapid.IntRange(0, len(m.reporters)-1).Draw(m.rt, "session")
-	picks := rapid.Int64Range(1, 1<<20).Draw(m.rt, "picks")
-	m.add(next(m.t, m.reporters[n], picks))
+	picks := rapid.Int64Range(0, 1<<20).Draw(m.rt, "picks")
+	a := Audit{Mode: Sampled, Holds: rapid.Int64Range(m.holds[n], int64(len(m.chains[n]))+1).Draw(m.rt, "holds")}
+	if n%3 == liar && rapid.IntRange(0, 3).Draw(m.rt, "wrong") == 0 {
+		a.Checked, a.Wrong, a.Evidence = 1, 1, Hash{1}
+	}
+	m.add(nextAudited(m.t, m.reporters[n], picks, a))
+	m.chains[n] = append(m.chains[n], NKVR(picks)*perPick)
+	m.holds[n] = a.Holds
 	m.earned[n%3] += NKVR(picks) * perPick
 }
 

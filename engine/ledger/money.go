@@ -12,7 +12,7 @@ type NKVR int64
 const (
 	// BytesPerValue is what a value of an expert's output counts as, however it travelled.
 	BytesPerValue = 4
-	// Rate is nKVR a byte of output.
+	// Rate is nKVR a byte of output, until a wallet is told another.
 	Rate = 7
 	// UnitBytes is bytes of output a unit.
 	UnitBytes = 1_000_000
@@ -20,8 +20,11 @@ const (
 	KVR NKVR = 1_000_000_000
 )
 
-// MaxReward is the most that one report may be worth: 9 million KVR.
-const MaxReward NKVR = 1 << 53
+// MaxOutput is the most bytes of output that one report may be about: 2 PB, which are 16 million KVR.
+const MaxOutput = 1 << 51
+
+// MaxRate is the most nKVR that a byte may earn.
+const MaxRate = 1 << 10
 
 // MaxBalance is the most that an account may hold or owe.
 const MaxBalance NKVR = 1 << 62

@@ -11,19 +11,30 @@ import (
 )
 
 // Report is what a backbone signs for a session, every few seconds: the picks that the worker has
-// answered since the report before. Its bytes, numbers big-endian:
+// answered since the report before, and what became of the rows that were checked. Its bytes, numbers
+// big-endian:
 //
-//	 1 byte   version, 1
+//	 1 byte   version, 2
 //	16 bytes  session
 //	 8 bytes  sequence, from 1
 //	32 bytes  Hash of the report before it; zeros in the first
 //	32 bytes  key of the worker
 //	32 bytes  key of the backbone, which signs
 //	 8 bytes  time, Unix milliseconds
+//	32 bytes  hash of the model
+//	32 bytes  hash of its profile
+//	 8 bytes  bytes to the worker since the report before, as the backbone counts them
+//	 8 bytes  and from the worker
+//	 8 bytes  rows checked since the report before, wrong ones included
+//	 8 bytes  rows wrong
+//	 8 bytes  rows that were to be checked, and could not be
+//	 8 bytes  reports up to this one of the session hold: none of their rows is still to be checked
+//	 1 byte   how the worker is checked: 1 by some rows, 2 by every row, for it is in probation, 3 not at all
+//	32 bytes  hash of the evidence of a wrong row; zeros: no row is wrong
 //	 4 bytes  hidden: values of a row
 //	 2 bytes  number of layers that follow
 //	          for each, layers ascending: 2 bytes layer, 8 bytes picks, at least 1
-//	64 bytes  signature of the backbone, domain "report 1", over the above
+//	64 bytes  signature of the backbone, domain "report 2", over the above
 //
 // A value has one such form only.
 type Report struct {
@@ -33,8 +44,51 @@ type Report struct {
 	Worker   seal.PublicKey
 	Backbone seal.PublicKey
 	Time     time.Time // whole milliseconds
-	Hidden   int
-	Picks    []LayerPicks // layers ascending
+	Model    Hash
+	Profile  Hash
+	Traffic
+	Audit
+	Hidden int
+	Picks  []LayerPicks // layers ascending
+}
+
+// Traffic is bytes, inside the seal.
+type Traffic struct {
+	ToWorker   int64
+	ToBackbone int64
+}
+
+// Audit is what a report says of checking.
+type Audit struct {
+	Checked   int64 // rows, since the report before
+	Wrong     int64 // of those
+	Unchecked int64 // rows that were to be checked
+	Holds     int64 // reports up to this sequence hold
+	Mode      Mode
+	Evidence  Hash // of a wrong row
+}
+
+// Mode is how a worker is checked.
+type Mode uint8
+
+// The modes.
+const (
+	Sampled    Mode = 1 // by some rows
+	Probation  Mode = 2 // by every row: it is new, or its word stands against another's
+	Unverified Mode = 3 // by none: nobody can
+)
+
+// String returns the mode for people.
+func (m Mode) String() string {
+	switch m {
+	case Sampled:
+		return "sampled"
+	case Probation:
+		return "probation"
+	case Unverified:
+		return "unverified"
+	}
+	return "unknown mode"
 }
 
 // LayerPicks is the picks of one layer.
@@ -48,9 +102,9 @@ type LayerPicks struct {
 type Hash [sha256.Size]byte
 
 const (
-	reportVersion = 1
-	reportDomain  = "report 1"
-	reportHead    = 1 + 16 + 8 + 32 + 32 + 32 + 8 + 4 + 2
+	reportVersion = 2
+	reportDomain  = "report 2"
+	reportHead    = 1 + 16 + 8 + 3*32 + 8 + 2*32 + 6*8 + 1 + 32 + 4 + 2
 	reportLayer   = 2 + 8
 
 	// MaxLayers and MaxHidden bound what a report can be about.
@@ -80,6 +134,12 @@ func (r *Report) Check() error {
 	case len(r.Picks) > MaxLayers:
 		return fmt.Errorf("%w: %d layers, at most %d", ErrBadReport, len(r.Picks), MaxLayers)
 	}
+	if err := r.Audit.check(r.Sequence); err != nil {
+		return err
+	}
+	if r.ToWorker < 0 || r.ToBackbone < 0 {
+		return fmt.Errorf("%w: %d and %d bytes", ErrBadReport, r.ToWorker, r.ToBackbone)
+	}
 	last := -1
 	for _, l := range r.Picks {
 		if l.Layer <= last || l.Layer >= MaxLayers || l.Picks < 1 {
@@ -91,17 +151,30 @@ func (r *Report) Check() error {
 	return err
 }
 
-// Total is what a report is worth.
+func (a *Audit) check(sequence int64) error {
+	switch {
+	case a.Checked < 0 || a.Wrong < 0 || a.Unchecked < 0 || a.Wrong > a.Checked:
+		return fmt.Errorf("%w: %d rows wrong of %d, %d unchecked", ErrBadReport, a.Wrong, a.Checked, a.Unchecked)
+	case a.Mode < Sampled || a.Mode > Unverified:
+		return fmt.Errorf("%w: mode %d", ErrBadReport, a.Mode)
+	case a.Holds < 0 || a.Holds > sequence:
+		return fmt.Errorf("%w: %d reports hold, of %d", ErrBadReport, a.Holds, sequence)
+	case (a.Wrong > 0) != (a.Evidence != Hash{}):
+		return fmt.Errorf("%w: %d rows wrong, and evidence %x", ErrBadReport, a.Wrong, a.Evidence[:4])
+	}
+	return nil
+}
+
+// Total is the work of a report.
 type Total struct {
-	Picks  int64
-	Bytes  int64 // of expert output
-	Reward NKVR
+	Picks int64
+	Bytes int64 // of expert output
 }
 
 // Total adds up the layers.
 func (r *Report) Total() (t Total, err error) {
 	for _, l := range r.Picks {
-		if l.Picks > int64(MaxReward)/(Rate*BytesPerValue) { // then the sum of all layers is an int64
+		if l.Picks > MaxOutput/BytesPerValue { // then the sum of all layers is an int64
 			return Total{}, fmt.Errorf("%w: %d picks of layer %d", ErrOverflow, l.Picks, l.Layer)
 		}
 		t.Picks += l.Picks
@@ -109,11 +182,8 @@ func (r *Report) Total() (t Total, err error) {
 	if t.Bytes, err = OutputBytes(t.Picks, r.Hidden); err != nil {
 		return Total{}, err
 	}
-	if t.Reward, err = Reward(t.Bytes); err != nil {
-		return Total{}, err
-	}
-	if t.Reward > MaxReward {
-		return Total{}, fmt.Errorf("%w: a report over %d nKVR", ErrOverflow, t.Reward)
+	if t.Bytes > MaxOutput {
+		return Total{}, fmt.Errorf("%w: a report over %d bytes of output", ErrOverflow, t.Bytes)
 	}
 	return t, nil
 }
@@ -127,6 +197,13 @@ func (r *Report) append(dst []byte) []byte {
 	dst = append(dst, r.Worker[:]...)
 	dst = append(dst, r.Backbone[:]...)
 	dst = binary.BigEndian.AppendUint64(dst, uint64(r.Time.UnixMilli()))
+	dst = append(dst, r.Model[:]...)
+	dst = append(dst, r.Profile[:]...)
+	for _, n := range []int64{r.ToWorker, r.ToBackbone, r.Checked, r.Wrong, r.Unchecked, r.Holds} {
+		dst = binary.BigEndian.AppendUint64(dst, uint64(n))
+	}
+	dst = append(dst, byte(r.Mode))
+	dst = append(dst, r.Evidence[:]...)
 	dst = binary.BigEndian.AppendUint32(dst, uint32(r.Hidden))
 	dst = binary.BigEndian.AppendUint16(dst, uint16(len(r.Picks)))
 	for _, l := range r.Picks {
@@ -171,6 +248,13 @@ func Parse(signed []byte) (Report, error) {
 	take(r.Worker[:])
 	take(r.Backbone[:])
 	r.Time = time.UnixMilli(int64(min(number(8), maxMillis))).UTC()
+	take(r.Model[:])
+	take(r.Profile[:])
+	for _, n := range []*int64{&r.ToWorker, &r.ToBackbone, &r.Checked, &r.Wrong, &r.Unchecked, &r.Holds} {
+		*n = int64(number(8))
+	}
+	r.Mode = Mode(number(1))
+	take(r.Evidence[:])
 	r.Hidden = int(number(4))
 	layers := int(number(2))
 	if len(signed) != reportHead+layers*reportLayer+ed25519.SignatureSize {
@@ -209,8 +293,18 @@ func (r *Report) follows(sequence int64, last []byte) error {
 	if r.Sequence != sequence+1 {
 		return fmt.Errorf("%w: report %d of session %s came after %d", ErrGap, r.Sequence, r.Session, sequence)
 	}
-	if sequence > 0 && r.Before != HashOf(last) {
+	if sequence == 0 {
+		return nil
+	}
+	if r.Before != HashOf(last) {
 		return fmt.Errorf("%w: report %d of session %s does not name the one before it", ErrFork, r.Sequence, r.Session)
+	}
+	before, err := Parse(last)
+	if err != nil {
+		return fmt.Errorf("%w: report %d of session %s: %s", ErrDamaged, sequence, r.Session, err.Error())
+	}
+	if r.Holds < before.Holds {
+		return fmt.Errorf("%w: %d reports of session %s hold, after %d", ErrBadReport, r.Holds, r.Session, before.Holds)
 	}
 	return nil
 }

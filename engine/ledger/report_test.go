@@ -20,6 +20,10 @@ func sample() Report {
 		Worker:   seal.PublicKey{0: 0x55, 31: 0x66},
 		Backbone: seal.PublicKey{0: 0x77, 31: 0x88},
 		Time:     time.UnixMilli(0x0102030405).UTC(),
+		Model:    Hash{0: 0x99, 31: 0xaa},
+		Profile:  Hash{0: 0xbb, 31: 0xcc},
+		Traffic:  Traffic{0x1234, 0x5678},
+		Audit:    Audit{Checked: 3, Wrong: 1, Unchecked: 2, Holds: 1, Mode: Probation, Evidence: Hash{0: 0xdd, 31: 0xee}},
 		Hidden:   3072,
 		Picks:    []LayerPicks{{Layer: 0, Picks: 104}, {Layer: 47, Picks: 0x010203}},
 	}
@@ -27,13 +31,20 @@ func sample() Report {
 
 func TestReportHasGoldenBytes(t *testing.T) {
 	const golden = `
-		01
+		02
 		11 00 00 00 00 00 00 00 00 00 00 00 00 00 00 22
 		00 00 00 00 00 00 00 02
 		33 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 44
 		55 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 66
 		77 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 88
 		00 00 00 01 02 03 04 05
+		99 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 aa
+		bb 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 cc
+		00 00 00 00 00 00 12 34 00 00 00 00 00 00 56 78
+		00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 01
+		00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 01
+		02
+		dd 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 ee
 		00 00 0c 00
 		00 02
 		00 00 00 00 00 00 00 00 00 68
@@ -51,7 +62,7 @@ func TestReportHasGoldenBytes(t *testing.T) {
 		t.Fatalf("got  %+v\nwant %+v", back, r)
 	}
 	hash := HashOf(append(want, make([]byte, ed25519.SignatureSize)...))
-	if got := hex.EncodeToString(hash[:4]); got != "b380fe4f" {
+	if got := hex.EncodeToString(hash[:4]); got != "827d6a83" {
 		t.Fatalf("hash begins with %s", got)
 	}
 }
@@ -63,7 +74,7 @@ func TestReportIsSignedInItsDomain(t *testing.T) {
 	signed = signed[1:]
 	cut := len(signed) - ed25519.SignatureSize
 	public := key.Public()
-	if !ed25519.Verify(public[:], append([]byte("kvasir report 1\x00"), signed[:cut]...), signed[cut:]) {
+	if !ed25519.Verify(public[:], append([]byte("kvasir report 2\x00"), signed[:cut]...), signed[cut:]) {
 		t.Fatal("signature is of something else")
 	}
 	r, err := Verify(signed)
@@ -101,7 +112,16 @@ func TestReportIsRefused(t *testing.T) {
 		{"layer without picks", func(r *Report) { r.Picks[0].Picks = 0 }, ErrBadReport},
 		{"negative picks", func(r *Report) { r.Picks[0].Picks = -5 }, ErrBadReport},
 		{"huge picks", func(r *Report) { r.Picks[0].Picks = 1 << 62 }, ErrOverflow},
-		{"picks worth too much", func(r *Report) { r.Picks[0].Picks = int64(MaxReward) / (3072 * 4 * 7) }, ErrOverflow},
+		{"too much output", func(r *Report) { r.Picks[0].Picks = MaxOutput / (3072 * 4) }, ErrOverflow},
+		{"negative bytes", func(r *Report) { r.ToWorker = -1 }, ErrBadReport},
+		{"no mode", func(r *Report) { r.Mode = 0 }, ErrBadReport},
+		{"unknown mode", func(r *Report) { r.Mode = 4 }, ErrBadReport},
+		{"more wrong than checked", func(r *Report) { r.Wrong = 4 }, ErrBadReport},
+		{"negative rows", func(r *Report) { r.Unchecked = -1 }, ErrBadReport},
+		{"wrong without evidence", func(r *Report) { r.Evidence = Hash{} }, ErrBadReport},
+		{"evidence without wrong", func(r *Report) { r.Wrong = 0 }, ErrBadReport},
+		{"holds before it is", func(r *Report) { r.Holds = 3 }, ErrBadReport},
+		{"holds negative", func(r *Report) { r.Holds = -1 }, ErrBadReport},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := sample()
@@ -119,7 +139,7 @@ func TestReportIsRefused(t *testing.T) {
 	}
 	_, err := Parse(append(whole, 0))
 	wantError(t, err, ErrBadReport)
-	whole[0] = 2
+	whole[0] = 1
 	_, err = Parse(whole)
 	wantError(t, err, ErrBadReport)
 }
@@ -175,25 +195,28 @@ func TestSessionIDIsText(t *testing.T) {
 	}
 }
 
+// nothing is news of no rows.
+func nothing(int64) (Traffic, Audit) { return Traffic{3, 7}, Audit{Mode: Unverified} }
+
 func TestReporterMakesAChain(t *testing.T) {
 	r := newSwarm(t, 1).reporter(1, 0)
-	if signed, err := r.Report(epoch); signed != nil || err != nil {
+	if signed, err := r.Report(epoch, false, nothing); signed != nil || err != nil {
 		t.Fatalf("said %x, %v before anything was done", signed, err)
 	}
 	must(t, r.Count(5, 8))
 	must(t, r.Count(2, 8))
 	must(t, r.Count(5, 8))
-	first, err := r.Report(epoch.Add(time.Microsecond))
+	first, err := r.Report(epoch.Add(time.Microsecond), false, nothing)
 	must(t, err)
 	must(t, r.Count(2, 1)) // while nobody has confirmed the first
-	again, err := r.Report(epoch.Add(time.Hour))
+	again, err := r.Report(epoch.Add(time.Hour), false, nothing)
 	must(t, err)
 	if !bytes.Equal(first, again) {
 		t.Fatal("the same report came out otherwise")
 	}
 	r.Done(7) // of nothing
 	r.Done(1)
-	second, err := r.Report(epoch.Add(time.Hour))
+	second, err := r.Report(epoch.Add(time.Hour), false, nothing)
 	must(t, err)
 
 	one, err := Verify(first)
@@ -206,10 +229,30 @@ func TestReporterMakesAChain(t *testing.T) {
 	if want := []LayerPicks{{2, 1}}; !reflect.DeepEqual(two.Picks, want) || !two.Time.Equal(epoch.Add(time.Hour)) {
 		t.Errorf("second has %v at %v", two.Picks, two.Time)
 	}
+	if one.Model != (Hash{1}) || one.Profile != (Hash{2}) || one.ToBackbone != 7 {
+		t.Errorf("first is %+v", one)
+	}
 	must(t, one.follows(0, nil))
 	must(t, two.follows(1, first))
 	wantError(t, two.follows(0, nil), ErrGap)
 	wantError(t, two.follows(1, second), ErrFork)
+	r.Done(2)
+	third, err := r.Report(epoch, true, func(sequence int64) (Traffic, Audit) {
+		return Traffic{}, Audit{Mode: Sampled, Holds: sequence - 1}
+	})
+	must(t, err)
+	three, err := Verify(third)
+	must(t, err)
+	if three.Holds != 2 || len(three.Picks) != 0 {
+		t.Errorf("third, about checking alone, is %+v", three)
+	}
+	r.Done(3)
+	must(t, r.Count(0, 1))
+	back, err := r.Report(epoch, false, nothing)
+	must(t, err)
+	four, err := Verify(back)
+	must(t, err)
+	wantError(t, four.follows(3, third), ErrBadReport) // what held does not hold any more
 
 	for _, c := range []struct {
 		layer int
@@ -221,12 +264,12 @@ func TestReporterMakesAChain(t *testing.T) {
 
 func TestReporterCountsNoMoreThanAReportHolds(t *testing.T) {
 	r := newSwarm(t, 1).reporter(1, 0)
-	most := int64(MaxReward / perPick)
+	most := int64(MaxOutput / (3072 * BytesPerValue))
 	must(t, r.Count(0, most-1))
 	wantError(t, r.Count(1, 2), ErrOverflow)
 	must(t, r.Count(1, 1))
 	wantError(t, r.Count(0, 1), ErrOverflow)
-	signed, err := r.Report(epoch)
+	signed, err := r.Report(epoch, false, nothing)
 	must(t, err)
 	_, err = Verify(signed)
 	must(t, err)

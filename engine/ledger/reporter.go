@@ -8,11 +8,20 @@ import (
 	"kvasir/wire/seal"
 )
 
+// Subject is what the reports of a session are about.
+type Subject struct {
+	Session SessionID
+	Worker  seal.PublicKey
+	Model   Hash
+	Profile Hash
+	Hidden  int // values of a row
+}
+
 // Reporter is the backbone's side of one session: it counts picks and makes the chain of reports. It
 // is safe for concurrent use.
 type Reporter struct {
 	key  seal.Key
-	next Report // session, worker, hidden, and the sequence and hash for the report to come
+	next Report // what all reports have in common, and the sequence and hash for the report to come
 	most int64  // picks that one report may have
 
 	mu     sync.Mutex
@@ -21,12 +30,13 @@ type Reporter struct {
 	signed []byte           // the last report, while nobody has confirmed it
 }
 
-// NewReporter returns a reporter for a session with a worker, on rows of hidden values.
-func NewReporter(key seal.Key, session SessionID, worker seal.PublicKey, hidden int) *Reporter {
+// NewReporter returns a reporter for a session.
+func NewReporter(key seal.Key, s Subject) *Reporter {
 	return &Reporter{
-		key:  key,
-		next: Report{Session: session, Sequence: 1, Worker: worker, Hidden: hidden},
-		most: int64(MaxReward) / Rate / BytesPerValue / int64(max(hidden, 1)),
+		key: key,
+		next: Report{Session: s.Session, Sequence: 1, Worker: s.Worker, Model: s.Model, Profile: s.Profile,
+			Hidden: s.Hidden},
+		most: MaxOutput / BytesPerValue / int64(max(s.Hidden, 1)),
 	}
 }
 
@@ -45,24 +55,30 @@ func (r *Reporter) Count(layer int, picks int64) error {
 	return nil
 }
 
-// Report returns the signed report to send now, or nil when there is nothing to say. Until Done has
-// confirmed a report it returns that one again, the same bytes, and goes on counting: so a hub that is
-// away makes the next report larger, not the backbone's memory.
-func (r *Reporter) Report(now time.Time) ([]byte, error) {
+// News is what a report says beside picks: of the time since the report before, whose sequence is one
+// less. It is called when the report is made, once.
+type News func(sequence int64) (Traffic, Audit)
+
+// Report returns the signed report to send now, or nil when there is nothing to say: no picks, and also
+// is false, which says that news is of something. Until Done has confirmed a report it returns that one
+// again, the same bytes, and goes on counting: so a hub that is away makes the next report larger, not
+// the backbone's memory.
+func (r *Reporter) Report(now time.Time, also bool, news News) ([]byte, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.signed != nil {
 		return r.signed, nil
 	}
+	if r.sum == 0 && !also {
+		return nil, nil
+	}
 	report := r.next
 	report.Time = now.Truncate(time.Millisecond)
+	report.Traffic, report.Audit = news(report.Sequence)
 	for layer, picks := range r.picks {
 		if picks > 0 {
 			report.Picks = append(report.Picks, LayerPicks{Layer: layer, Picks: picks})
 		}
-	}
-	if len(report.Picks) == 0 {
-		return nil, nil
 	}
 	signed, err := report.Append(nil, r.key)
 	if err != nil {

@@ -184,11 +184,11 @@ func (w *Wallet) take(ctx context.Context, hub string, after int64, entries []En
 		}
 		for _, v := range page {
 			got.Entries++
-			credited, err := w.credit(ctx, t, hub, v)
+			reward, credited, err := w.credit(ctx, t, hub, v)
 			switch {
 			case credited:
 				got.Credited++
-				got.Reward += v.total.Reward
+				got.Reward += reward
 			case refusal(err):
 				v.err = err
 				refused = append(refused, v)
@@ -222,70 +222,4 @@ func refusal(err error) bool {
 		}
 	}
 	return false
-}
-
-// credit enters one report. It writes nothing before all is known to fit, so that after a refusal the
-// transaction goes on.
-func (w *Wallet) credit(ctx context.Context, t *tx, hub string, v verified) (credited bool, err error) {
-	if v.err != nil {
-		return false, v.err
-	}
-	r := &v.report
-	stored, err := place(ctx, t, r, v.Report, "SELECT sequence, signed FROM reports WHERE backbone = $1 AND session = $2",
-		r.Backbone.String(), r.Session.String())
-	if stored || err != nil {
-		return false, err
-	}
-	debit, err := lookUp(ctx, t, "backbone", r.Backbone, -v.total.Reward)
-	if err != nil {
-		return false, err
-	}
-	pending, err := lookUp(ctx, t, "pending", r.Worker, v.total.Reward)
-	if err != nil {
-		return false, err
-	}
-	id, err := t.insert(ctx, `INSERT INTO reports (id, hub, backbone, session, sequence, worker, picks, bytes, signed)
-		SELECT coalesce(max(id), 0) + 1, $1, $2, $3, $4, $5, $6, $7, $8 FROM reports RETURNING id`,
-		hub, r.Backbone.String(), r.Session.String(), r.Sequence, r.Worker.String(), v.total.Picks, v.total.Bytes, v.Report)
-	if err != nil {
-		return false, err
-	}
-	for _, p := range []posting{debit, pending} {
-		if err := p.enter(ctx, t, id); err != nil {
-			return false, err
-		}
-	}
-	return true, nil
-}
-
-// posting is one half of a transfer that fits.
-type posting struct {
-	kind    string
-	owner   seal.PublicKey
-	amount  NKVR
-	balance NKVR // afterwards
-}
-
-func lookUp(ctx context.Context, t *tx, kind string, owner seal.PublicKey, amount NKVR) (posting, error) {
-	var balance NKVR
-	err := t.QueryRowContext(ctx, "SELECT balance FROM accounts WHERE kind = $1 AND owner = $2", kind, owner.String()).
-		Scan(&balance)
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return posting{}, err
-	}
-	balance, err = add(balance, amount)
-	return posting{kind, owner, amount, balance}, err
-}
-
-func (p posting) enter(ctx context.Context, t *tx, report int64) error {
-	account, err := t.insert(ctx, `INSERT INTO accounts (id, kind, owner, balance)
-		SELECT coalesce(max(id), 0) + 1, $1, $2, $3 FROM accounts WHERE true
-		ON CONFLICT (kind, owner) DO UPDATE SET balance = excluded.balance RETURNING id`,
-		p.kind, p.owner.String(), int64(p.balance))
-	if err != nil {
-		return err
-	}
-	_, err = t.insert(ctx, `INSERT INTO entries (id, report, account, nkvr)
-		SELECT coalesce(max(id), 0) + 1, $1, $2, $3 FROM entries RETURNING id`, report, account, int64(p.amount))
-	return err
 }

@@ -28,7 +28,7 @@ func TestExampleIsCreditedExactly(t *testing.T) {
 	for layer := range 13 {
 		must(t, r.Count(layer, 8))
 	}
-	signed, err := r.Report(epoch)
+	signed, err := r.Report(epoch, false, nothing)
 	must(t, err)
 	_, err = h.Append(t.Context(), signed)
 	must(t, err)
@@ -47,7 +47,7 @@ func TestExampleIsCreditedExactly(t *testing.T) {
 	}
 	debts, err := w.Debts(t.Context())
 	must(t, err)
-	if len(debts) != 1 || debts[0] != (Debt{s.backbone.Public(), 8_945_664}) {
+	if len(debts) != 1 || debts[0] != (Debt{s.backbone.Public(), 8_945_664, -1, 0}) {
 		t.Fatalf("debts %+v", debts)
 	}
 	wantPending(t, w, s.workers, 8_945_664)
@@ -90,10 +90,11 @@ func TestWalletRefusesAndGoesOn(t *testing.T) {
 	forged[len(forged)-1] ^= 1
 	other := s.reporter(1, 0)
 	fork := [][]byte{next(t, other, 64), next(t, other, 2)}
-	late, err := Report{Session: SessionID{3}, Sequence: 1, Worker: s.workers[0], Time: epoch.Add(30 * 24 * time.Hour), Hidden: 1}.
+	late, err := Report{Session: SessionID{3}, Sequence: 1, Worker: s.workers[0], Time: epoch.Add(30 * 24 * time.Hour), Hidden: 1,
+		Audit: Audit{Mode: Unverified}}.
 		Append(nil, s.backbone)
 	must(t, err)
-	strange := next(t, NewReporter(stranger, SessionID{1}, s.workers[0], 3072), 1)
+	strange := next(t, NewReporter(stranger, Subject{Session: SessionID{1}, Worker: s.workers[0], Hidden: 3072}), 1)
 	good := s.grant.String()
 	foreign, err := seal.SignGrant(stranger, seal.Grant{Role: seal.Backbone, Key: stranger.Public(), Issued: epoch})
 	must(t, err)
@@ -160,6 +161,9 @@ func run(t *testing.T, w *Wallet, query string, args ...any) {
 	must(t, err)
 }
 
+// resum has balances say what the entries say.
+const resum = "UPDATE accounts SET balance = (SELECT coalesce(sum(nkvr), 0) FROM entries WHERE account = accounts.id)"
+
 func TestVerifyFindsWhatIsWrong(t *testing.T) {
 	for _, c := range []struct {
 		name, query string
@@ -168,11 +172,20 @@ func TestVerifyFindsWhatIsWrong(t *testing.T) {
 		{"nothing", "SELECT 1", nil},
 		{"balance", "UPDATE accounts SET balance = balance + 1 WHERE id = 2", ErrUnbalanced},
 		{"one entry", "UPDATE entries SET nkvr = nkvr + 1 WHERE id = 3", ErrUnbalanced},
-		{"both entries", "UPDATE entries SET nkvr = 2 * nkvr WHERE report = 2", ErrUnbalanced},
+		{"both entries", "UPDATE entries SET nkvr = 2 * nkvr WHERE transfer = 2", ErrUnbalanced},
 		{"entry gone", "DELETE FROM entries WHERE id = 4", ErrUnbalanced},
 		{"picks", "UPDATE reports SET picks = picks + 1 WHERE id = 2", ErrUnbalanced},
 		{"worker", "UPDATE reports SET worker = backbone WHERE id = 2", ErrUnbalanced},
-		{"report gone", "DELETE FROM entries WHERE report = 1; DELETE FROM reports WHERE id = 1; UPDATE accounts SET balance = (SELECT sum(nkvr) FROM entries WHERE account = accounts.id)", ErrUnbalanced},
+		{"time", "UPDATE reports SET at = at + 1 WHERE id = 2", ErrUnbalanced},
+		{"reward", "UPDATE reports SET nkvr = nkvr + 7 WHERE id = 2", ErrUnbalanced},
+		{"rate", "UPDATE rates SET nkvr = 8", ErrUnbalanced},
+		{"funds", "UPDATE reports SET funded = 0 WHERE id = 2", ErrUnbalanced},
+		{"settled by nobody", "UPDATE reports SET verdict = 'settled', said_by = 2 WHERE id = 2", ErrUnbalanced},
+		{"settled by none that says so", "UPDATE reports SET verdict = 'voided', said_by = 3 WHERE id = 1", ErrUnbalanced},
+		{"settled no more", "UPDATE reports SET verdict = 'pending', said_by = 0 WHERE id = 1; DELETE FROM entries WHERE transfer = 3; DELETE FROM transfers WHERE id = 3; " + resum, ErrUnbalanced},
+		{"transfer to another", "UPDATE entries SET account = 3 WHERE transfer = 2 AND account = 2; " + resum, ErrUnbalanced},
+		{"transfer gone", "DELETE FROM entries WHERE transfer = 2; DELETE FROM transfers WHERE id = 2; " + resum, ErrUnbalanced},
+		{"report gone", "DELETE FROM entries WHERE transfer IN (1, 3); DELETE FROM transfers WHERE report = 1; DELETE FROM reports WHERE id = 1; " + resum, ErrUnbalanced},
 		{"report changed", "UPDATE reports SET signed = zeroblob(length(signed)) WHERE id = 2", ErrUnbalanced},
 		{"key damaged", "UPDATE reports SET worker = '*' || substr(worker, 2) WHERE id = 2", ErrDamaged},
 	} {
@@ -180,7 +193,7 @@ func TestVerifyFindsWhatIsWrong(t *testing.T) {
 			s := newSwarm(t, 1)
 			w := openWallet(t, temp(t), s)
 			r := s.reporter(1, 0)
-			poll(t, w, s.entries(next(t, r, 1), next(t, r, 2)))
+			poll(t, w, s.entries(next(t, r, 1), nextAudited(t, r, 2, Audit{Mode: Sampled, Holds: 1})))
 			run(t, w, c.query)
 			err := w.Verify(t.Context())
 			wantError(t, err, c.want)

@@ -2,6 +2,7 @@ package seal
 
 import (
 	"crypto/ed25519"
+	"crypto/hkdf"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
@@ -86,6 +87,16 @@ func (k Key) IsZero() bool { return k.private == nil }
 // Sign signs body in a domain.
 func (k Key) Sign(domain string, body []byte) []byte {
 	return ed25519.Sign(k.private, message(domain, body))
+}
+
+// Secret derives 32 bytes from the key that nobody else can, for a purpose that the domain names (HKDF, RFC
+// 5869, with SHA-256).
+func (k Key) Secret(domain string) [32]byte {
+	derived, err := hkdf.Key(sha256.New, k.private.Seed(), nil, "kvasir "+domain, 32)
+	if err != nil {
+		panic("BUG: " + err.Error()) // 32 bytes can be derived
+	}
+	return [32]byte(derived)
 }
 
 // Equal reports whether two keys are the same.

@@ -1,0 +1,203 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"kvasir/batcher"
+	"kvasir/engine/audit"
+	"kvasir/engine/ledger"
+	"kvasir/internal/moe"
+	"kvasir/wire/seal"
+)
+
+// AuditOptions say how the answers of workers are checked.
+type AuditOptions struct {
+	Every int     // rows of a worker of which one is recomputed; 0: 512
+	Share float64 // of one processor's time that this takes; 0: 0.02
+
+	// Convict keeps the evidence against a worker, which is not let in again, and returns its hash. It may
+	// be nil.
+	Convict func(audit.Finding) (ledger.Hash, error)
+}
+
+// errConvicted is why a worker is sent away whose answers are wrong.
+var errConvicted = errors.New("a row that was checked is wrong; what is pending is void, and the evidence is kept")
+
+// auditor has the answers of a swarm's workers checked, by the backbone's own experts or, where it has none,
+// by other workers.
+type auditor struct {
+	s *Swarm
+	o AuditOptions
+	a *audit.Auditor
+
+	mu   sync.Mutex
+	good map[seal.PublicKey]int // rows found right in sessions before; under mu
+}
+
+// maxKnown is how many workers that have left are remembered.
+const maxKnown = 1 << 14
+
+func newAuditor(s *Swarm, o AuditOptions) *auditor {
+	a := &auditor{s: s, o: o, good: map[seal.PublicKey]int{}}
+	a.a = audit.New(audit.Options{Judge: a.judge, Found: a.found, Every: o.Every, Share: o.Share})
+	return a
+}
+
+// judge is audit.Options.Judge.
+func (a *auditor) judge(layer int, not []seal.PublicKey) (audit.Judge, bool) {
+	if a.s.c.Local != nil {
+		return audit.Judge{Experts: a.s.c.Local}, true
+	}
+	a.s.mu.Lock()
+	defer a.s.mu.Unlock()
+	tokens := map[seal.TokenID]bool{} // who has the same token may be the same person
+	for _, w := range a.s.present {
+		if slices.Contains(not, w.key) {
+			tokens[w.token] = true
+		}
+	}
+	for _, w := range a.s.present {
+		if !slices.Contains(not, w.key) && !tokens[w.token] && w.hasLayer(layer) {
+			return audit.Judge{Key: w.key, Experts: w.lane}, true
+		}
+	}
+	return audit.Judge{}, false
+}
+
+// hasLayer reports whether a worker holds all experts of a layer. Swarm.mu is held.
+func (w *attached) hasLayer(layer int) bool {
+	n := w.held.experts
+	row := w.held.has[layer*n:]
+	return !slices.Contains(row[:n], false)
+}
+
+// found is audit.Options.Found: a worker is convicted.
+func (a *auditor) found(f audit.Finding) {
+	var hash ledger.Hash
+	var err error
+	if a.o.Convict != nil {
+		hash, err = a.o.Convict(f)
+	}
+	if hash == (ledger.Hash{}) { // a report of a wrong row names something
+		hash = ledger.Hash{31: 1}
+	}
+	a.s.mu.Lock()
+	defer a.s.mu.Unlock()
+	for _, w := range a.s.present {
+		if w.key == f.Worker {
+			w.checked.convict(hash, f.Session == 0)
+			w.drain(errConvicted)
+		}
+	}
+	if a.s.c.Log != nil {
+		a.s.c.Log.Warn("a worker's answer is wrong; it is sent away, and what is pending for it is void",
+			"worker", f.Worker.Short(), "layer", f.Row.Shape.Layer, "judges", f.Judges, "evidence", fmt.Sprintf("%x", hash[:8]), "error", err)
+	}
+}
+
+// checked is the checking of one session. A nil one checks nothing.
+type checked struct {
+	a *auditor
+	w *audit.Worker
+
+	mu       sync.Mutex
+	evidence ledger.Hash // under mu
+	more     int64       // wrong rows that it has given as a judge, not told yet; under mu
+}
+
+// begin begins a session. A nil auditor gives nil.
+func (a *auditor) begin(key seal.PublicKey) *checked {
+	if a == nil {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return &checked{a: a, w: a.a.Worker(key, a.good[key])}
+}
+
+// end remembers how good the worker was.
+func (c *checked) end(key seal.PublicKey) {
+	if c == nil {
+		return
+	}
+	c.a.mu.Lock()
+	defer c.a.mu.Unlock()
+	if len(c.a.good) < maxKnown {
+		c.a.good[key] = c.w.Good()
+	}
+}
+
+// wrap has what x answers checked.
+func (c *checked) wrap(x batcher.Timed) batcher.Timed {
+	if c == nil {
+		return x
+	}
+	return audited{x, c.w}
+}
+
+func (c *checked) convict(evidence ledger.Hash, asJudge bool) {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.evidence = evidence
+	if asJudge {
+		c.more++
+	}
+}
+
+// news reports whether a report would tell something of rows.
+func (c *checked) news() bool {
+	if c == nil {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.more > 0 || c.w.News()
+}
+
+// turn is what the next report says of rows.
+func (c *checked) turn() ledger.Audit {
+	if c == nil {
+		return ledger.Audit{Mode: ledger.Unverified}
+	}
+	t := c.w.Turn()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := ledger.Audit{
+		Checked: t.Checked + c.more, Wrong: t.Wrong + c.more, Unchecked: t.Skipped, Holds: t.Through, Mode: ledger.Sampled,
+	}
+	c.more = 0
+	if t.Probation {
+		r.Mode = ledger.Probation
+	}
+	if r.Wrong > 0 {
+		r.Evidence = c.evidence
+	}
+	return r
+}
+
+// audited is an executor whose answers are checked.
+type audited struct {
+	next batcher.Timed
+	w    *audit.Worker
+}
+
+// Forward implements moe.Experts.
+func (x audited) Forward(ctx context.Context, b *moe.Batch, out *moe.Partials) error {
+	return x.ForwardTimed(ctx, b, out, nil)
+}
+
+// ForwardTimed implements batcher.Timed.
+func (x audited) ForwardTimed(ctx context.Context, b *moe.Batch, out *moe.Partials, times *batcher.Times) error {
+	err := x.next.ForwardTimed(ctx, b, out, times)
+	if err == nil {
+		x.w.Answer(b, out)
+	}
+	return err
+}

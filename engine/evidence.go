@@ -1,0 +1,238 @@
+package engine
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"kvasir/engine/audit"
+	"kvasir/engine/ledger"
+	"kvasir/wire/seal"
+)
+
+// Evidence is kept for keepEvidence, maxEvidence pieces of it at most.
+const (
+	keepEvidence = 90 * 24 * time.Hour
+	maxEvidence  = 1000
+)
+
+// ErrConvicted: a worker of this key has answered wrong.
+var ErrConvicted = errors.New("a row that this worker computed was found wrong")
+
+// Court keeps who was convicted, and by what. The evidence holds rows of somebody's text: it is encrypted to
+// the backbone's key (AES-256-GCM), and removed after 90 days. It is safe for concurrent use.
+type Court struct {
+	home   Home
+	secret [32]byte
+	now    func() time.Time
+	mu     sync.Mutex // one writer
+}
+
+// OpenCourt opens what a home keeps of those that the backbone with this key has convicted. Without the key
+// there is only who that is, and not the evidence.
+func (h Home) OpenCourt(backbone seal.Key, now func() time.Time) *Court {
+	c := &Court{home: h, now: now}
+	if now == nil {
+		c.now = time.Now
+	}
+	if !backbone.IsZero() {
+		c.secret = backbone.Secret("evidence 1")
+	}
+	return c
+}
+
+// Convict keeps the evidence and the name, and returns the hash of the evidence.
+func (c *Court) Convict(f audit.Finding) (hash ledger.Hash, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	text, err := json.Marshal(f)
+	if err != nil {
+		panic("BUG: " + err.Error()) // numbers and bytes
+	}
+	hash = sha256.Sum256(text)
+	return hash, errors.Join(c.keep(hash, text), c.name(f.Worker, hash))
+}
+
+func (c *Court) aead() cipher.AEAD {
+	block, err := aes.NewCipher(c.secret[:])
+	if err != nil {
+		panic("BUG: " + err.Error()) // 32 bytes are a key
+	}
+	aead, err := cipher.NewGCM(block)
+	if err != nil {
+		panic("BUG: " + err.Error()) // AES has the block that GCM wants
+	}
+	return aead
+}
+
+func (c *Court) keep(hash ledger.Hash, text []byte) error {
+	dir, err := c.home.path("evidence")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	c.sweep(dir)
+	aead := c.aead()
+	nonce := make([]byte, aead.NonceSize())
+	_, _ = rand.Read(nonce) // never returns an error
+	return writeState(filepath.Join(dir, hex.EncodeToString(hash[:])), aead.Seal(nonce, nonce, text, hash[:]))
+}
+
+// sweep removes what is too old, and the oldest where there is too much.
+func (c *Court) sweep(dir string) {
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		return // the next write says it
+	}
+	type file struct {
+		name string
+		at   time.Time
+	}
+	var files []file
+	for _, e := range list {
+		if info, err := e.Info(); err == nil && !e.IsDir() {
+			files = append(files, file{e.Name(), info.ModTime()})
+		}
+	}
+	slices.SortFunc(files, func(a, b file) int { return a.at.Compare(b.at) })
+	for i, f := range files {
+		if c.now().Sub(f.at) > keepEvidence || len(files)-i >= maxEvidence {
+			_ = os.Remove(filepath.Join(dir, f.name)) // tried again the next time
+		}
+	}
+}
+
+// Evidence returns what was kept under a hash.
+func (c *Court) Evidence(hash ledger.Hash) (f audit.Finding, err error) {
+	path, err := c.home.path(filepath.Join("evidence", hex.EncodeToString(hash[:])))
+	if err != nil {
+		return f, err
+	}
+	sealed, err := os.ReadFile(path)
+	if err != nil {
+		return f, fmt.Errorf("evidence: %w", err)
+	}
+	aead := c.aead()
+	if len(sealed) < aead.NonceSize() {
+		return f, fmt.Errorf("evidence: %s is damaged", path)
+	}
+	text, err := aead.Open(nil, sealed[:aead.NonceSize()], sealed[aead.NonceSize():], hash[:])
+	if err != nil {
+		return f, fmt.Errorf("evidence: %s was sealed by another key, or is damaged", path)
+	}
+	if err := json.Unmarshal(text, &f); err != nil {
+		return f, fmt.Errorf("evidence: %s: %w", path, err)
+	}
+	return f, nil
+}
+
+// Conviction is that a worker is not let in any more.
+type Conviction struct {
+	Worker   seal.PublicKey
+	At       time.Time
+	Evidence ledger.Hash
+}
+
+// name adds a worker to those that are convicted.
+func (c *Court) name(worker seal.PublicKey, hash ledger.Hash) error {
+	path, err := c.home.path("convicted")
+	if err != nil {
+		return err
+	}
+	line := fmt.Sprintf("%s %d %x", worker, c.now().Unix(), hash)
+	return appendLine(path, line, func(line string) bool { _, err := parseConviction(line); return err == nil })
+}
+
+func parseConviction(line string) (v Conviction, err error) {
+	key, rest, _ := strings.Cut(line, " ")
+	var at int64
+	var hash string
+	if v.Worker, err = seal.ParsePublicKey(key); err != nil {
+		return v, err
+	}
+	if _, err := fmt.Sscanf(rest, "%d %s", &at, &hash); err != nil {
+		return v, err
+	}
+	raw, err := hex.DecodeString(hash)
+	if err != nil || len(raw) != len(v.Evidence) {
+		return v, errors.New("no hash of evidence")
+	}
+	v.At = time.Unix(at, 0).UTC()
+	copy(v.Evidence[:], raw)
+	return v, nil
+}
+
+// Convicted returns who was convicted, in the order of time.
+func (c *Court) Convicted() (all []Conviction, err error) {
+	path, err := c.home.path("convicted")
+	if err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	valid := func(line string) bool { _, err := parseConviction(line); return err == nil }
+	for i, line := range wholeLines(text, valid) {
+		v, err := parseConviction(line)
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: %w; mend the line, or remove it and its worker is let in again", path, i+1, err)
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}
+
+// Refuse returns ErrConvicted for a worker that was convicted.
+func (c *Court) Refuse(worker seal.PublicKey) error {
+	all, err := c.Convicted()
+	if err != nil {
+		return err
+	}
+	for _, v := range all {
+		if v.Worker == worker {
+			return fmt.Errorf("%w on %s; who keeps the backbone has the evidence and can let it in again (kvasir ledger pardon)",
+				ErrConvicted, v.At.Format(time.DateOnly))
+		}
+	}
+	return nil
+}
+
+// Pardon lets a worker in again; the evidence stays until it is too old.
+func (c *Court) Pardon(worker seal.PublicKey) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all, err := c.Convicted()
+	if err != nil {
+		return err
+	}
+	kept := slices.DeleteFunc(slices.Clone(all), func(v Conviction) bool { return v.Worker == worker })
+	if len(kept) == len(all) {
+		return fmt.Errorf("%s is not among those that were convicted here", worker.Short())
+	}
+	var text strings.Builder
+	for _, v := range kept {
+		fmt.Fprintf(&text, "%s %d %x\n", v.Worker, v.At.Unix(), v.Evidence)
+	}
+	path, err := c.home.path("convicted")
+	if err != nil {
+		return err
+	}
+	return writeState(path, []byte(text.String()))
+}
