@@ -19,6 +19,7 @@ type backboneFlags struct {
 	Hub     hubRefs   `help:"Hub to find workers at, as kvasir hub or gateway prints it; several with commas between. Default: none, everything is computed here." placeholder:"ID@HOST:PORT" group:"swarm"`
 	Gateway string    `help:"Name by which friends reach the hub, if it is another than in --hub." placeholder:"HOST" group:"swarm"`
 	Workers count     `help:"How many workers to take at each hub (default ${default})." placeholder:"N" default:"256" group:"swarm"`
+	Audit   uses      `name:"audit-rows" help:"Rows of each 512 of a worker's that are computed again here, to see whether they are right; 0: none, and its pay stays pending (default ${default})." placeholder:"N" default:"1" group:"swarm"`
 	Root    publicKey `help:"Public half of the swarm's root key, where that key is elsewhere. Default: a root key in the home folder, drawn at the first start." placeholder:"ROOT" group:"swarm"`
 	Grant   grantText `help:"What kvasir token grant has printed for this backbone, where the root key is elsewhere; it is kept." placeholder:"GRANT" group:"swarm"`
 }
@@ -27,8 +28,16 @@ type backboneFlags struct {
 func (f *backboneFlags) options(a *app, o engine.Options, now func() time.Time) engine.BackboneOptions {
 	return engine.BackboneOptions{
 		Options: o, Home: a.homeFolder(), Hubs: f.Hub.list(), Gateway: f.Gateway, Root: f.Root.key(),
-		Grant: f.Grant.grant(), Workers: int(f.Workers), Log: a.log, Now: now,
+		Grant: f.Grant.grant(), Workers: int(f.Workers), Log: a.log, Now: now, Audit: f.audit(),
 	}
+}
+
+// audit says how workers are checked.
+func (f *backboneFlags) audit() engine.AuditOptions {
+	if f.Audit == 0 {
+		return engine.AuditOptions{Every: -1}
+	}
+	return engine.AuditOptions{Every: max(1, 512/int(f.Audit))}
 }
 
 // where says who computes routed experts.

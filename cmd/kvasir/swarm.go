@@ -22,6 +22,7 @@ type swarmCommands struct {
 	Gateway gatewayCmd `cmd:"" help:"Run the public machine before a hub."`
 	Token   tokenCmd   `cmd:"" help:"Make and revoke what lets others into a swarm."`
 	Wallet  walletCmd  `cmd:"" help:"Print what workers have earned."`
+	Ledger  ledgerCmd  `cmd:"" help:"Check and steer the books that wallets stand in."`
 }
 
 // server marks a command that runs until it is stopped. Its log is what a person watches, so it is on

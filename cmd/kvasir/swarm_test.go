@@ -94,7 +94,7 @@ func TestSwarmOfProcesses(t *testing.T) {
 	}
 	for _, b := range w.Workers {
 		// kvasir-tiny has 256 values a row, of 4 bytes, of which each earns 7 nKVR.
-		if b.Picks <= 0 || b.Pending != b.Picks*256*4*7 || !serve.says("worker left", fmt.Sprintf(`"picks":%d,`, b.Picks)) {
+		if b.Picks <= 0 || b.Pending+b.Settled != b.Picks*256*4*7 || b.Voided != 0 || !serve.says("worker left", fmt.Sprintf(`"picks":%d,`, b.Picks)) {
 			t.Errorf("wallet has %+v; serve says:\n%s", b, serve.logged())
 		}
 	}

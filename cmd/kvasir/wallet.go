@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 
 	"kvasir/engine/ledger"
 )
@@ -11,7 +10,7 @@ type walletCmd struct{ jsonFlag }
 
 // Help is printed by kvasir wallet --help.
 func (walletCmd) Help() string {
-	return `What workers have earned, by their keys, as the gateway of this home folder has credited it. A unit is 1,000,000 bytes of expert output and earns 0.007 KVR. Pay is pending until the work is checked, and nothing checks it yet.
+	return `What workers have earned, by their keys, as the gateway of this home folder has credited it. A unit is 1,000,000 bytes of expert output and earns 0.007 KVR. Pay is pending until the backbone has checked the work; then it settles, or is void if a row was wrong. kvasir ledger top sorts, kvasir ledger verify adds up.
 
 Example:
 
@@ -20,39 +19,53 @@ Example:
 
 // walletRow is a worker in JSON.
 type walletRow struct {
-	Worker  string `json:"worker"`
-	Picks   int64  `json:"picks"`
-	Units   string `json:"units"` // exact, in decimals
-	Pending int64  `json:"pending_nkvr"`
-	Settled int64  `json:"settled_nkvr"`
+	Worker string `json:"worker"`
+	Picks  int64  `json:"picks"`
+	Units  string `json:"units"` // exact, in decimals
+	amounts
+}
+
+func walletRows(list []ledger.Balance) []walletRow {
+	rows := []walletRow{}
+	for _, b := range list {
+		rows = append(rows, walletRow{b.Worker.String(), b.Picks, ledger.FormatUnits(b.Output), amountsOf(&b)})
+	}
+	return rows
+}
+
+func printWallets(s *screen, list []ledger.Balance) {
+	if len(list) == 0 {
+		s.printf("No work was credited yet.\n")
+		return
+	}
+	t := table{
+		head:  []string{"worker", "picks", "units", "pending", "settled", "void"},
+		right: []bool{false, true, true, true, true, true},
+	}
+	var waiting ledger.NKVR
+	for _, b := range list {
+		t.add(b.Worker.Short(), decimal(uint64(b.Picks)), ledger.FormatUnits(b.Output), b.Pending.String(), b.Settled.String(), b.Voided.String())
+		waiting += b.Waiting
+	}
+	t.print(s)
+	if waiting > 0 {
+		s.printf("\n%v more waits: the limit of its backbone is reached (kvasir ledger top).\n", waiting)
+	}
 }
 
 // Run prints the balances.
-func (c *walletCmd) Run(ctx context.Context, a *app) (err error) {
-	w, err := a.homeFolder().Wallet(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, w.Close()) }()
-	list, err := w.Balances(ctx)
-	if err != nil {
-		return err
-	}
-	rows := []walletRow{}
-	t := table{head: []string{"worker", "picks", "units", "pending", "settled"}, right: []bool{false, true, true, true, true}}
-	for _, b := range list {
-		rows = append(rows, walletRow{b.Worker.String(), b.Picks, ledger.FormatUnits(b.Output), int64(b.Pending), int64(b.Settled)})
-		t.add(b.Worker.Short(), decimal(uint64(b.Picks)), ledger.FormatUnits(b.Output), b.Pending.String(), b.Settled.String())
-	}
-	if c.JSON {
-		return a.stdout.printJSON(struct {
-			Workers []walletRow `json:"workers"`
-		}{rows})
-	}
-	if len(rows) == 0 {
-		a.stdout.printf("No work was credited yet.\n")
+func (c *walletCmd) Run(ctx context.Context, a *app) error {
+	return a.books(ctx, func(w *ledger.Wallet) error {
+		list, err := w.Balances(ctx)
+		if err != nil {
+			return err
+		}
+		if c.JSON {
+			return a.stdout.printJSON(struct {
+				Workers []walletRow `json:"workers"`
+			}{walletRows(list)})
+		}
+		printWallets(a.stdout, list)
 		return nil
-	}
-	t.print(a.stdout)
-	return nil
+	})
 }

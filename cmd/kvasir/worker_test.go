@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"kvasir/engine"
+	"kvasir/engine/ledger"
 	"kvasir/engine/tiny"
 	"kvasir/engine/worker"
 )
@@ -188,11 +189,13 @@ func TestStatusIsOneLine(t *testing.T) {
 		want string
 	}{
 		{engine.WorkerStatus{Status: worker.Status{State: worker.Waiting, Reason: "no backbone is\x1b here"}},
-			`waiting: no backbone is\x1b here · 0.000000 units · pending 0.00000 KVR · settled 0`},
+			`waiting: no backbone is\x1b here · 0.000000 units · pending 0.00000 KVR · settled 0.00000 KVR`},
 		{engine.WorkerStatus{Status: worker.Status{State: worker.Working, Output: 1277952}, Pending: 8945664},
-			"12 rows/s · 1.277952 units · pending 0.00895 KVR · settled 0"},
+			"12 rows/s · 1.277952 units · pending 0.00895 KVR · settled 0.00000 KVR"},
+		{engine.WorkerStatus{Status: worker.Status{State: worker.Working}, Settled: 7e9, Voided: 7e6, Mode: ledger.Probation},
+			"12 rows/s · 0.000000 units · pending 0.00000 KVR · settled 7.00000 KVR · void 0.00700 KVR: a row was wrong · probation: paid when it ends"},
 		{engine.WorkerStatus{Status: worker.Status{State: worker.Fetching, Loaded: 3 << 20, Loading: 4 << 20}},
-			"fetching · [###############.....] 75 % of 4.19 MB · 0.000000 units · pending 0.00000 KVR · settled 0"},
+			"fetching · [###############.....] 75 % of 4.19 MB · 0.000000 units · pending 0.00000 KVR · settled 0.00000 KVR"},
 	} {
 		if got := statusText(tt.s, 12.3); got != tt.want {
 			t.Errorf("%q, want %q", got, tt.want)

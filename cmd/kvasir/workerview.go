@@ -42,7 +42,9 @@ type workerEvent struct {
 	Picks       int64   `json:"picks,omitempty"`
 	Units       float64 `json:"units,omitempty"`
 	PendingNKVR int64   `json:"pending_nkvr,omitempty"` // signed since the start
-	SettledNKVR int64   `json:"settled_nkvr,omitempty"` // nothing settles yet
+	SettledNKVR int64   `json:"settled_nkvr,omitempty"`
+	VoidedNKVR  int64   `json:"voided_nkvr,omitempty"`
+	Checked     string  `json:"checked,omitempty"` // sampled, probation, unverified
 	Loaded      int64   `json:"loaded_bytes,omitempty"`
 	Loading     int64   `json:"loading_bytes,omitempty"`
 }
@@ -120,14 +122,21 @@ func (v *workerView) show(s engine.WorkerStatus, rate float64) {
 	v.event(workerEvent{
 		Event: "status", State: s.State.String(), Session: s.Session, Reason: s.Reason, Holds: s.Holds,
 		RowsPerSec: round(rate, 10), Rows: s.Rows, Picks: s.Picks, Units: float64(s.Output) / ledger.UnitBytes,
-		PendingNKVR: int64(s.Pending), Loaded: s.Loaded, Loading: s.Loading,
+		PendingNKVR: int64(s.Pending), SettledNKVR: int64(s.Settled), VoidedNKVR: int64(s.Voided), Checked: checkedText(s),
+		Loaded: s.Loaded, Loading: s.Loading,
 	})
 	if v.a.stderr.terminal {
 		v.a.stderr.pin(clip(statusText(s, rate), terminalWidth()-1))
 		return
 	}
 	attrs := []any{"state", s.State.String(), "rows_per_s", round(rate, 10), "units", ledger.FormatUnits(s.Output),
-		"pending_nkvr", int64(s.Pending), "settled_nkvr", 0, "unsigned_units", ledger.FormatUnits(s.Unsaid)}
+		"pending_nkvr", int64(s.Pending), "settled_nkvr", int64(s.Settled), "unsigned_units", ledger.FormatUnits(s.Unsaid)}
+	if text := checkedText(s); text != "" {
+		attrs = append(attrs, "checked", text)
+	}
+	if s.Voided > 0 {
+		attrs = append(attrs, "voided_nkvr", int64(s.Voided))
+	}
 	if s.Reason != "" {
 		attrs = append(attrs, "why", s.Reason)
 	}
@@ -146,7 +155,33 @@ func statusText(s engine.WorkerStatus, rate float64) string {
 		state += ": " + clean(s.Reason)
 	}
 	return joinWords(state, bar(s.Loaded, s.Loading), ledger.FormatUnits(s.Output)+" units",
-		fmt.Sprintf("pending %v", s.Pending), "settled 0")
+		fmt.Sprintf("pending %v", s.Pending), fmt.Sprintf("settled %v", s.Settled), void(s.Voided), whyPending(s.Mode))
+}
+
+func void(n ledger.NKVR) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("void %v: a row was wrong", n)
+}
+
+// whyPending says why nothing settles, where that is not just a matter of time.
+func whyPending(m ledger.Mode) string {
+	switch m {
+	case ledger.Probation:
+		return "probation: paid when it ends"
+	case ledger.Unverified:
+		return "nobody checks the work: it stays pending"
+	}
+	return ""
+}
+
+// checkedText is how the worker is checked; "" while nothing was signed.
+func checkedText(s engine.WorkerStatus) string {
+	if s.Mode == 0 {
+		return ""
+	}
+	return s.Mode.String()
 }
 
 // barWidth is how many characters a bar has.

@@ -1,0 +1,357 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"kvasir/engine/ledger"
+	"kvasir/wire/seal"
+)
+
+// ledgerCmd groups the commands on the books of a gateway, and on what a backbone has found.
+type ledgerCmd struct {
+	Verify    ledgerVerifyCmd    `cmd:"" help:"Add up all the books, and find the first entry that is wrong."`
+	Top       ledgerTopCmd       `cmd:"" help:"Print who has earned most, and who owes it."`
+	Grant     ledgerGrantCmd     `cmd:"" help:"Set how much a backbone may owe."`
+	Rate      ledgerRateCmd      `cmd:"" help:"Print what work earns, or set it from a time on."`
+	Convicted ledgerConvictedCmd `cmd:"" help:"List the workers whose answers were found wrong here."`
+	Pardon    ledgerPardonCmd    `cmd:"" help:"Let such a worker in again."`
+}
+
+// Help is printed by kvasir ledger --help.
+func (ledgerCmd) Help() string {
+	return `A gateway keeps the books: what backbones have signed is pending for the worker and debited to the backbone; it settles when the backbone says that the rows it recomputed were right, and is void when one was wrong. A backbone keeps who was found wrong, with the evidence.
+
+Examples:
+
+    kvasir ledger verify
+    kvasir ledger grant BACKBONE 100`
+}
+
+// books opens the wallets of this home, and closes them.
+func (a *app) books(ctx context.Context, do func(*ledger.Wallet) error) (err error) {
+	w, err := a.homeFolder().Wallet(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	return do(w)
+}
+
+type ledgerVerifyCmd struct{ jsonFlag }
+
+// Help is printed by kvasir ledger verify --help.
+func (ledgerVerifyCmd) Help() string {
+	return `Checks every signature, the chain of every session, every transfer and every balance, and says which is the first that is wrong; the exit status is 1 then.
+
+Example:
+
+    kvasir ledger verify`
+}
+
+// Run verifies.
+func (c *ledgerVerifyCmd) Run(ctx context.Context, a *app) error {
+	return a.books(ctx, func(w *ledger.Wallet) error {
+		if err := w.Verify(ctx); err != nil {
+			return err
+		}
+		list, err := w.Balances(ctx)
+		if err != nil {
+			return err
+		}
+		var sum ledger.Balance
+		for _, b := range list {
+			sum.Reports += b.Reports
+			sum.Pending += b.Pending
+			sum.Settled += b.Settled
+			sum.Voided += b.Voided
+			sum.Waiting += b.Waiting
+		}
+		if c.JSON {
+			return a.stdout.printJSON(struct {
+				Workers int   `json:"workers"`
+				Reports int64 `json:"reports"`
+				amounts
+			}{len(list), sum.Reports, amountsOf(&sum)})
+		}
+		a.stdout.printf("The books balance: %d workers, %d reports, %v pending, %v settled, %v void.\n",
+			len(list), sum.Reports, sum.Pending, sum.Settled, sum.Voided)
+		return nil
+	})
+}
+
+// amounts of a worker, in JSON.
+type amounts struct {
+	Pending int64 `json:"pending_nkvr"`
+	Settled int64 `json:"settled_nkvr"`
+	Voided  int64 `json:"voided_nkvr"`
+	Waiting int64 `json:"waiting_nkvr"` // beyond what the backbone may owe
+}
+
+func amountsOf(b *ledger.Balance) amounts {
+	return amounts{int64(b.Pending), int64(b.Settled), int64(b.Voided), int64(b.Waiting)}
+}
+
+type ledgerTopCmd struct {
+	N count `short:"n" help:"How many (default ${default})." placeholder:"N" default:"20"`
+	jsonFlag
+}
+
+// Help is printed by kvasir ledger top --help.
+func (ledgerTopCmd) Help() string {
+	return `The workers that have earned most, and all backbones with what they owe and may owe.
+
+Example:
+
+    kvasir ledger top -n 5`
+}
+
+// debtRow is a backbone in JSON.
+type debtRow struct {
+	Backbone string `json:"backbone"`
+	Owed     int64  `json:"owed_nkvr"`
+	Limit    *int64 `json:"limit_nkvr,omitempty"`
+	Waiting  int64  `json:"waiting_nkvr"`
+}
+
+// Run prints them.
+func (c *ledgerTopCmd) Run(ctx context.Context, a *app) error {
+	return a.books(ctx, func(w *ledger.Wallet) error {
+		list, err := w.Balances(ctx)
+		if err != nil {
+			return err
+		}
+		debts, err := w.Debts(ctx)
+		if err != nil {
+			return err
+		}
+		slices.SortStableFunc(list, func(a, b ledger.Balance) int {
+			return -compare(a.Pending+a.Settled, b.Pending+b.Settled)
+		})
+		list = list[:min(len(list), int(c.N))]
+		rows := []debtRow{}
+		t := table{head: []string{"backbone", "owes", "may owe", "waiting"}, right: []bool{false, true, true, true}}
+		for _, d := range debts {
+			r := debtRow{Backbone: d.Backbone.String(), Owed: int64(d.Owed), Waiting: int64(d.Waiting)}
+			limit := "anything"
+			if d.Limit >= 0 {
+				r.Limit, limit = new(int64), d.Limit.String()
+				*r.Limit = int64(d.Limit)
+			}
+			rows = append(rows, r)
+			t.add(d.Backbone.Short(), d.Owed.String(), limit, d.Waiting.String())
+		}
+		if c.JSON {
+			return a.stdout.printJSON(struct {
+				Workers   []walletRow `json:"workers"`
+				Backbones []debtRow   `json:"backbones"`
+			}{walletRows(list), rows})
+		}
+		printWallets(a.stdout, list)
+		if len(debts) > 0 {
+			a.stdout.printf("\n")
+			t.print(a.stdout)
+		}
+		return nil
+	})
+}
+
+func compare(a, b ledger.NKVR) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+// kvr is an amount, such as 0.5.
+type kvr ledger.NKVR
+
+// UnmarshalText reads an amount in KVR with up to nine decimals.
+func (k *kvr) UnmarshalText(text []byte) error {
+	whole, part, _ := strings.Cut(string(text), ".")
+	n, err := strconv.ParseUint(whole, 10, 32)
+	if err != nil || len(part) > 9 {
+		return fmt.Errorf("want an amount of KVR such as 12 or 0.5, got %q", text)
+	}
+	nano, err := strconv.ParseUint((part + "000000000")[:9], 10, 32)
+	if err != nil {
+		return fmt.Errorf("want an amount of KVR such as 12 or 0.5, got %q", text)
+	}
+	*k = kvr(int64(n)*int64(ledger.KVR) + int64(nano))
+	return nil
+}
+
+type ledgerGrantCmd struct {
+	Backbone publicKey `arg:"" help:"Key of the backbone, as kvasir ledger top --json prints it."`
+	Limit    kvr       `arg:"" help:"KVR that it may owe."`
+}
+
+// Help is printed by kvasir ledger grant --help.
+func (ledgerGrantCmd) Help() string {
+	return `Every credit of a worker debits the backbone that has signed for the work. Without a limit it may owe anything. With one, what it signs beyond it is kept and waits, and is credited when the limit is raised.
+
+Example:
+
+    kvasir ledger grant BACKBONE 100`
+}
+
+// Run sets the limit.
+func (c *ledgerGrantCmd) Run(ctx context.Context, a *app) error {
+	return a.books(ctx, func(w *ledger.Wallet) error {
+		credited, err := w.Grant(ctx, c.Backbone.key(), ledger.NKVR(c.Limit))
+		if err != nil {
+			return err
+		}
+		a.stdout.printf("%s may owe %v. Of what had waited, %v is credited.\n", c.Backbone.key().Short(), ledger.NKVR(c.Limit), credited)
+		return nil
+	})
+}
+
+type ledgerRateCmd struct {
+	Rate  string `arg:"" optional:"" help:"nKVR that a byte of expert output earns. Default: print the rates." placeholder:"NKVR"`
+	Since string `help:"From when on (default: now)." placeholder:"2027-01-31T00:00:00Z"`
+	jsonFlag
+}
+
+// Help is printed by kvasir ledger rate --help.
+func (ledgerRateCmd) Help() string {
+	return `A pick earns by the bytes of an expert's output, counted as float32: hidden x 4 bytes, at 7 nKVR a byte at first. A rate holds for what is signed from its time on; what was credited stays what it is.
+
+Examples:
+
+    kvasir ledger rate
+    kvasir ledger rate 8 --since 2027-01-31T00:00:00Z`
+}
+
+// rateRow is a rate in JSON.
+type rateRow struct {
+	Since time.Time `json:"since"`
+	Rate  int64     `json:"nkvr_per_byte"`
+}
+
+// Run prints or sets the rate.
+func (c *ledgerRateCmd) Run(ctx context.Context, a *app) error {
+	now, err := a.clock()
+	if err != nil {
+		return err
+	}
+	p := ledger.Price{Since: now().Add(time.Millisecond)}
+	if c.Since != "" {
+		if p.Since, err = time.Parse(time.RFC3339, c.Since); err != nil {
+			return usagef("--since: want a time such as 2027-01-31T00:00:00Z, got %q", c.Since)
+		}
+	}
+	if c.Rate == "" && c.Since != "" {
+		return usagef("--since: of which rate?")
+	}
+	if c.Rate != "" {
+		n, err := strconv.ParseInt(c.Rate, 10, 64)
+		if err != nil || n < 0 || n > math.MaxInt32 {
+			return usagef("want whole nKVR a byte, got %q", c.Rate)
+		}
+		p.Rate = ledger.NKVR(n)
+	}
+	return a.books(ctx, func(w *ledger.Wallet) error {
+		if c.Rate != "" {
+			if err := w.SetRate(ctx, p); err != nil {
+				return err
+			}
+		}
+		list, err := w.Rates(ctx)
+		if err != nil {
+			return err
+		}
+		rows := []rateRow{}
+		t := table{head: []string{"since", "nKVR a byte"}, right: []bool{false, true}}
+		for _, p := range list {
+			rows = append(rows, rateRow{p.Since, int64(p.Rate)})
+			since := "the beginning"
+			if p.Since.UnixMilli() > 0 {
+				since = p.Since.Format(time.RFC3339)
+			}
+			t.add(since, decimal(uint64(p.Rate)))
+		}
+		if c.JSON {
+			return a.stdout.printJSON(struct {
+				Rates []rateRow `json:"rates"`
+			}{rows})
+		}
+		t.print(a.stdout)
+		return nil
+	})
+}
+
+type ledgerConvictedCmd struct{ jsonFlag }
+
+// Help is printed by kvasir ledger convicted --help.
+func (ledgerConvictedCmd) Help() string {
+	return `Workers of whose answers the backbone of this home has found a row wrong. They are not let in any more. The evidence, which is the row and both answers, lies in the home folder for 90 days, encrypted to the backbone's key.
+
+Example:
+
+    kvasir ledger convicted`
+}
+
+// convictedRow is a worker in JSON.
+type convictedRow struct {
+	Worker   string    `json:"worker"`
+	At       time.Time `json:"at"`
+	Evidence string    `json:"evidence"` // name of the file
+}
+
+// Run lists them.
+func (c *ledgerConvictedCmd) Run(a *app) error {
+	list, err := a.homeFolder().OpenCourt(seal.Key{}, nil).Convicted()
+	if err != nil {
+		return err
+	}
+	rows := []convictedRow{}
+	t := table{head: []string{"worker", "at", "evidence"}, right: []bool{false, false, false}}
+	for _, v := range list {
+		evidence := fmt.Sprintf("%x", v.Evidence)
+		rows = append(rows, convictedRow{v.Worker.String(), v.At, evidence})
+		t.add(v.Worker.String(), v.At.Format(time.RFC3339), evidence[:12])
+	}
+	if c.JSON {
+		return a.stdout.printJSON(struct {
+			Convicted []convictedRow `json:"convicted"`
+		}{rows})
+	}
+	if len(rows) == 0 {
+		a.stdout.printf("Nobody was convicted here.\n")
+		return nil
+	}
+	t.print(a.stdout)
+	return nil
+}
+
+type ledgerPardonCmd struct {
+	Worker publicKey `arg:"" help:"Key of the worker, as kvasir ledger convicted prints it."`
+}
+
+// Help is printed by kvasir ledger pardon --help.
+func (ledgerPardonCmd) Help() string {
+	return `What was void stays void, and the evidence stays until it is 90 days old.
+
+Example:
+
+    kvasir ledger pardon WORKER`
+}
+
+// Run pardons.
+func (c *ledgerPardonCmd) Run(a *app) error {
+	if err := a.homeFolder().OpenCourt(seal.Key{}, nil).Pardon(c.Worker.key()); err != nil {
+		return err
+	}
+	a.stdout.printf("%s is let in again.\n", c.Worker.key().Short())
+	return nil
+}
