@@ -70,7 +70,7 @@ func (n *ServeNode) shown(w *WorkerStats, settled ledger.NKVR) page.Worker {
 	var pending ledger.NKVR
 	if bytes, err := ledger.OutputBytes(w.Picks, n.Engine().model.Hidden); err == nil {
 		if pending, err = ledger.Reward(bytes); err != nil {
-			pending = ledger.MaxReward
+			pending = ledger.MaxBalance
 		}
 	}
 	return page.Worker{
