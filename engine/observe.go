@@ -86,7 +86,7 @@ func (s *Swarm) workerMetrics() []metrics.Worker {
 
 func workerMetrics(s *batcher.Stats) metrics.Worker {
 	w := metrics.Worker{
-		ID: s.Name, Calls: s.Calls, Picks: s.InFlight, Breaker: s.Breaker.String(), Counts: countMetrics(&s.Counts),
+		ID: s.Name, Local: s.Local, Calls: s.Calls, Picks: s.InFlight, Breaker: s.Breaker.String(), Counts: countMetrics(&s.Counts),
 		Faults: map[string]int64{},
 	}
 	for kind, n := range s.Faults {

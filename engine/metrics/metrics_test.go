@@ -210,9 +210,12 @@ func TestWorkersThatLeftDisappear(t *testing.T) {
 			t.Errorf("%s %q is %v, want %v", c.name, c.l, got, c.want)
 		}
 	}
-	list = list[1:2]
+	list = append(list[1:2], metrics.Worker{ID: "local", Local: true})
 	if _, body := text(t, r); strings.Contains(body, `worker="a"`) || !strings.Contains(body, `worker="b"`) {
 		t.Errorf("after it has left:\n%s", body)
+	}
+	if n := value(t, r, "kvasir_workers"); n != 1 {
+		t.Errorf("%v workers, and want 1: this machine is none", n)
 	}
 }
 

@@ -13,9 +13,10 @@ const (
 	maxPairs   = 4096 // of a worker and a layer
 )
 
-// Worker is one that is present, or this machine as LocalWorker.
+// Worker is one that is present, or this machine.
 type Worker struct {
 	ID      string
+	Local   bool          // this machine: it is not counted as a worker
 	RTT     time.Duration // the last
 	MinRTT  time.Duration // 0: not known yet
 	Queue   int           // rows that wait for it
@@ -116,7 +117,13 @@ func workers(list func() []Worker) collector {
 	d := newWorkerDescs()
 	return func(to chan<- prometheus.Metric) {
 		present := distinct(list())
-		d.present.put(to, float64(len(present)))
+		local := 0
+		for _, w := range present {
+			if w.Local {
+				local++
+			}
+		}
+		d.present.put(to, float64(len(present)-local))
 		leftOff, pairs := max(len(present)-maxWorkers, 0), 0
 		for _, w := range present[:min(len(present), maxWorkers)] {
 			d.put(to, w)
@@ -150,8 +157,10 @@ func (d *workerDescs) put(to chan<- prometheus.Metric, w *Worker) {
 			d.breaker.put(to, v, w.ID, state)
 		}
 	}
-	d.bytes.put(to, float64(w.BytesOut), w.ID, "out")
-	d.bytes.put(to, float64(w.BytesIn), w.ID, "in")
+	if !w.Local {
+		d.bytes.put(to, float64(w.BytesOut), w.ID, "out")
+		d.bytes.put(to, float64(w.BytesIn), w.ID, "in")
+	}
 	for kind, n := range w.Faults {
 		d.faults.put(to, float64(n), w.ID, kind)
 	}
