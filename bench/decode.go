@@ -133,6 +133,8 @@ func (d Decode) Run(ctx context.Context, o Observer) (*Report, error) {
 	if err := r.open(ctx, threads); err != nil {
 		return &r.report, err
 	}
+	r.schedule.begin(r.elapsed())
+	r.start = time.Now()
 	err = r.measure(ctx)
 	r.finish()
 	return &r.report, err

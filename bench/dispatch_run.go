@@ -51,6 +51,8 @@ func (d Dispatch) Run(ctx context.Context, o Observer) (*Report, error) {
 	if err := r.setUp(ctx, threads); err != nil {
 		return &r.report, err
 	}
+	r.schedule.begin(r.elapsed())
+	r.start = time.Now()
 	err = r.measure(ctx)
 	r.finish()
 	return &r.report, err

@@ -155,7 +155,7 @@ func (b *PathBar) quantity(f float64) string {
 }
 
 // pathBarsFormat is a line of the table of bars, at most Columns wide.
-const pathBarsFormat = "%-30s %-19s %-25s %-10s %s"
+const pathBarsFormat = "%-30s %-19s %-24s %-9s %s"
 
 // pathVerdicts are the bars as lines of a table.
 func pathVerdicts(bars []PathBar) []string {

@@ -63,7 +63,7 @@ func (s *schedule) again(batch, rounds int, last, now time.Duration) bool {
 		return rounds < s.repeat
 	case rounds >= roundsMax:
 		return false
-	case rounds < roundsFew && last < s.budget/60:
+	case rounds < roundsFew && last < s.budget/50:
 		return true // making the weights may have used up the share of the first batches
 	}
 	return now+last <= s.deadline(batch)
@@ -86,6 +86,9 @@ func (s *schedule) share(n int) float64 {
 	}
 	return part / all
 }
+
+// begin takes off the budget what was needed before the first batch, but half of it stays.
+func (s *schedule) begin(spent time.Duration) { s.budget = max(s.budget/2, s.budget-spent) }
 
 // done notes how long a round of a batch took.
 func (s *schedule) done(batch int, round time.Duration) { s.rows, s.took = batch, round }

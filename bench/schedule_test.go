@@ -104,3 +104,12 @@ func TestShortRoundsAreRepeatedAfterALongStart(t *testing.T) {
 		t.Error("a round of 2 s is repeated beyond its share")
 	}
 }
+
+func TestHalfOfTheBudgetIsForBatches(t *testing.T) {
+	for spent, want := range map[time.Duration]time.Duration{0: 100, 30: 70, 50: 50, 400: 50} {
+		s := &schedule{budget: 100}
+		if s.begin(spent); s.budget != want {
+			t.Errorf("after %d of 100, %d are left, want %d", spent, s.budget, want)
+		}
+	}
+}

@@ -20,6 +20,9 @@ type cli struct {
 	Preset  string   `help:"Dimensions of a model by one word: qwen3.5-122b, qwen3-30b or tiny." placeholder:"NAME"`
 	Quick   bool     `help:"A small layer and small batches: done within 15 s. Of the gate its counters."`
 	JSON    bool     `name:"json" help:"Print one JSON object; docs/bench-json.md describes it."`
+	Format  string   `help:"How to print: table, or go, the Go benchmark format, which benchstat reads." enum:"table,go" default:"table"`
+	Plot    string   `help:"Folder for plots of what was measured, as SVG; of report docs/benchmarks." placeholder:"DIR"`
+	Into    string   `help:"Page that report puts figures into (default BENCHMARKS.md)." placeholder:"FILE"`
 	Judge   bool     `help:"Fail where a bar is missed."`
 	Repeat  number   `help:"Rounds of every batch, pairs of every point (default: as many as --budget allows)." placeholder:"N"`
 	Budget  duration `help:"Time for the whole run (default 1m50s, kernels 2m30s, model 4m, wire 1m, with --quick 10s)." placeholder:"TIME"`
@@ -53,7 +56,8 @@ type cli struct {
 
 	Usage helpFlag `name:"help" help:"Print help." short:"h"`
 
-	Scenario string `arg:"" optional:"" default:"dispatch" help:"What to measure: dispatch, expert, decode, bars, reference, kernels, model, wire, gate. list names them."`
+	Scenario string   `arg:"" optional:"" default:"dispatch" help:"What to measure: dispatch, expert, decode, bars, reference, kernels, model, wire, gate; list names them. report FILE… makes BENCHMARKS.md of what --json has printed; compare OLD NEW sets two runs beside each other."`
+	Files    []string `arg:"" optional:"" help:"What --json has printed (report, compare)." placeholder:"FILE"`
 }
 
 // Help is printed by kvasir-bench --help.
@@ -75,6 +79,8 @@ Examples:
     kvasir-bench --json dispatch > figures.json
     kvasir-bench gate
     kvasir-bench gate --update --why "answers are packed tighter"
+    kvasir-bench report figures.json
+    kvasir-bench compare old.json new.json
     kvasir-bench list`
 }
 
@@ -84,8 +90,10 @@ var own = map[string][]string{
 	bench.DispatchName:  slices.Concat(pathFlags, layerFlags, common),
 	bench.ExpertName:    slices.Concat(layerFlags, common),
 	bench.DecodeName:    slices.Concat(pathFlags, modelFlags, common, []string{"layers"}),
-	bench.BarsName:      {"judge"},
-	bench.ReferenceName: nil,
+	bench.BarsName:      {"judge", "plot"},
+	bench.ReferenceName: {},
+	reportName:          {"plot", "into"},
+	compareName:         {},
 	bench.KernelsName:   slices.Concat([]string{"batch", "experts", "topk", "hidden", "ffn"}, common),
 	bench.ModelName:     slices.Concat(modelFlags, []string{"prefill"}, common),
 	bench.WireName:      {"repeat", "budget", "judge"},
@@ -105,10 +113,10 @@ var gateFlags = []string{"update", "why", "baselines"}
 var modelFlags = []string{"model", "like", "sequences", "prompt", "tokens"}
 
 // common are those of most scenarios.
-var common = []string{"seed", "preset", "repeat", "budget", "judge"}
+var common = []string{"seed", "preset", "repeat", "budget", "judge", "plot"}
 
 // everywhere are those of every scenario.
-var everywhere = []string{"quick", "json", "help"}
+var everywhere = []string{"quick", "json", "format", "help"}
 
 // checkForeign refuses flags of other scenarios.
 func checkForeign(scenario string, path []*kong.Path) error {
@@ -379,6 +387,9 @@ func parse(args []string, stdout io.Writer, getenv func(string) string) (*cli, e
 		return nil, errHelp
 	case err != nil:
 		return nil, explain(err)
+	}
+	if n := len(c.Files); n > 0 && c.Scenario != reportName && c.Scenario != compareName {
+		return nil, usagef("%q is one argument too many", c.Files[0])
 	}
 	return c, checkForeign(c.Scenario, parsed.Path)
 }

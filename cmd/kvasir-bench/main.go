@@ -102,6 +102,10 @@ func (a *app) run(ctx context.Context, args []string) error {
 	switch c.Scenario {
 	case "list":
 		return a.list(c.JSON)
+	case reportName:
+		return a.report(c)
+	case compareName:
+		return a.compare(c)
 	case bench.DispatchName, bench.ExpertName:
 		return a.dispatch(ctx, c)
 	case bench.GateName:
@@ -143,11 +147,11 @@ type measured interface {
 
 // measure runs a scenario and prints what comes of it. run shows what it does with the view, which is
 // without a table where one JSON object is wanted.
-func (a *app) measure(ctx context.Context, asJSON bool, run func(context.Context, *view) (measured, error)) error {
+func (a *app) measure(ctx context.Context, c *cli, run func(context.Context, *view) (measured, error)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	v := &view{w: a.stdout, progress: newProgress(a.stderr, a.terminal), failed: cancel}
-	if asJSON {
+	if c.JSON || c.Format == formatGo {
 		v.w = io.Discard
 	}
 	o, err := run(ctx, v)
@@ -156,9 +160,12 @@ func (a *app) measure(ctx context.Context, asJSON bool, run func(context.Context
 		return cause // standard output is gone
 	}
 	if !o.Empty() {
-		if printErr := a.print(o, asJSON); printErr != nil {
+		if printErr := a.print(o, c); printErr != nil {
 			return printErr
 		}
+	}
+	if err == nil {
+		err = a.plot(c, o)
 	}
 	return settings(err)
 }
@@ -181,7 +188,7 @@ func (a *app) dispatch(ctx context.Context, c *cli) error {
 		return settings(err)
 	}
 	var report *bench.Report
-	err = a.measure(ctx, c.JSON, func(ctx context.Context, v *view) (measured, error) {
+	err = a.measure(ctx, c, func(ctx context.Context, v *view) (measured, error) {
 		t := bench.NewTable(v.w)
 		var err error
 		report, err = d.Run(ctx, bench.Observer{
@@ -207,7 +214,7 @@ func (a *app) bars(ctx context.Context, c *cli) error {
 		return settings(err)
 	}
 	var report *bench.BarsReport
-	err := a.measure(ctx, c.JSON, func(ctx context.Context, v *view) (measured, error) {
+	err := a.measure(ctx, c, func(ctx context.Context, v *view) (measured, error) {
 		t := bench.NewTable(v.w)
 		var err error
 		report, err = b.Run(ctx, bench.Observer{
@@ -232,7 +239,7 @@ func (a *app) reference(ctx context.Context, c *cli) error {
 	if err := x.Check(); err != nil {
 		return settings(err)
 	}
-	return a.measure(ctx, c.JSON, func(ctx context.Context, v *view) (measured, error) {
+	return a.measure(ctx, c, func(ctx context.Context, v *view) (measured, error) {
 		t := bench.NewReferenceTable(v.w)
 		return x.Run(ctx, bench.ReferenceObserver{
 			Progress: v.progress.show,
@@ -252,7 +259,7 @@ func (a *app) decode(ctx context.Context, c *cli) error {
 		return settings(err)
 	}
 	var report *bench.Report
-	err = a.measure(ctx, c.JSON, func(ctx context.Context, v *view) (measured, error) {
+	err = a.measure(ctx, c, func(ctx context.Context, v *view) (measured, error) {
 		t := bench.NewStepTable(v.w)
 		var err error
 		report, err = d.Run(ctx, bench.Observer{
@@ -296,7 +303,7 @@ func (a *app) kernels(ctx context.Context, c *cli) error {
 		return settings(err)
 	}
 	var report *bench.KernelsReport
-	err = a.measure(ctx, c.JSON, func(ctx context.Context, v *view) (measured, error) {
+	err = a.measure(ctx, c, func(ctx context.Context, v *view) (measured, error) {
 		t := bench.NewKernelsTable(v.w)
 		var err error
 		report, err = k.Run(ctx, bench.KernelsObserver{
@@ -333,7 +340,7 @@ func (a *app) model(ctx context.Context, c *cli) error {
 		return settings(err)
 	}
 	var report *bench.ModelReport
-	err = a.measure(ctx, c.JSON, func(ctx context.Context, v *view) (measured, error) {
+	err = a.measure(ctx, c, func(ctx context.Context, v *view) (measured, error) {
 		t := bench.NewModelTable(v.w)
 		var err error
 		report, err = m.Run(ctx, bench.ModelObserver{
@@ -362,7 +369,7 @@ func (a *app) wire(ctx context.Context, c *cli) error {
 		return settings(err)
 	}
 	var report *bench.WireReport
-	err := a.measure(ctx, c.JSON, func(ctx context.Context, v *view) (measured, error) {
+	err := a.measure(ctx, c, func(ctx context.Context, v *view) (measured, error) {
 		t := bench.NewWireTable(v.w)
 		var err error
 		report, err = w.Run(ctx, bench.WireObserver{
@@ -382,9 +389,15 @@ func (a *app) wire(ctx context.Context, c *cli) error {
 }
 
 // print prints the report, or what the table lacks of it.
-func (a *app) print(o measured, asJSON bool) error {
-	if asJSON {
+func (a *app) print(o measured, c *cli) error {
+	if c.JSON {
 		return a.printJSON(o)
+	}
+	if x, ok := o.(interface {
+		Lines() []bench.Line
+		On() *bench.Machine
+	}); ok && c.Format == formatGo {
+		return bench.WriteGo(a.stdout, x.On(), x.Lines())
 	}
 	for _, part := range [][]string{o.Remarks(), o.Words()} {
 		if len(part) == 0 {

@@ -134,3 +134,6 @@ func (f *format) UnmarshalText(text []byte) (err error) {
 	f.given = true
 	return err
 }
+
+// formatGo is the Go benchmark format.
+const formatGo = "go"

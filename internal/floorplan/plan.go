@@ -43,7 +43,7 @@ var Kvasir = Plan{
 	Doc:     "ARCHITECTURE.md",
 	Floors: []Floor{
 		{9, []string{"cmd/kvasir", "cmd/kvasir-bench"}},
-		{8, []string{"bench", "bench/wan"}},
+		{8, []string{"bench", "bench/wan", "bench/pages"}},
 		{7, []string{"engine"}},
 		{6, []string{
 			"engine/gguf", "engine/tokenizer", "engine/chat", "engine/tiny", "engine/model",
@@ -77,6 +77,7 @@ var Kvasir = Plan{
 		"engine/metrics -> engine/model",
 		"engine/metrics -> engine/schedule",
 		"bench -> bench/wan", // a scenario puts its workers far away
+		"bench/pages -> bench",
 	},
 	Helpers: []string{"kernels/kerneltest", "bench/wan", "internal/pgtest"},
 	Alone:   []string{"internal/floorplan", "internal/floatcheck"},

@@ -1,0 +1,163 @@
+package bench
+
+import (
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// Line is one measurement in the Go benchmark format, which benchstat reads: of a point there may be many.
+type Line struct {
+	Name    string // behind Benchmark: a path of names and name=value
+	Took    time.Duration
+	Metrics []Metric
+}
+
+// Metric is a figure of a Line.
+type Metric struct {
+	Value float64
+	Unit  string
+}
+
+// WriteGo writes lines with what they were measured on. A round is a line, where rounds are known.
+func WriteGo(w io.Writer, m *Machine, lines []Line) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "goos: %s\ngoarch: %s\npkg: kvasir/bench\ncpu: %s\n", runtime.GOOS, runtime.GOARCH, m.CPU)
+	if m.Commit != "" {
+		fmt.Fprintf(&b, "commit: %s\n", m.Commit)
+	}
+	for _, l := range lines {
+		fmt.Fprintf(&b, "Benchmark%s-%d 1", strings.ReplaceAll(l.Name, " ", "_"), m.Cores)
+		if l.Took > 0 {
+			fmt.Fprintf(&b, " %d ns/op", l.Took.Nanoseconds())
+		}
+		for _, x := range l.Metrics {
+			fmt.Fprintf(&b, " %g %s", x.Value, x.Unit)
+		}
+		b.WriteByte('\n')
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// title makes a scenario's name one of a benchmark.
+func title(name string) string { return strings.ToUpper(name[:1]) + name[1:] }
+
+// metrics leaves out what was not measured.
+func metrics(list ...Metric) []Metric {
+	var kept []Metric
+	for _, m := range list {
+		if m.Value != 0 {
+			kept = append(kept, m)
+		}
+	}
+	return kept
+}
+
+// Lines are the rounds of all results.
+func (r *Report) Lines() []Line {
+	var list []Line
+	for i := range r.Results {
+		x := &r.Results[i]
+		name := fmt.Sprintf("%s/batch=%d", title(x.Scenario), x.Batch)
+		if x.RTT != nil {
+			name += fmt.Sprintf("/rtt=%vms", *x.RTT)
+		}
+		if r.Settings.Worker != "" && r.Settings.Worker != workerCPU {
+			name += "/worker=" + r.Settings.Worker
+		}
+		if r.Settings.Up > 0 || r.Settings.Down > 0 {
+			name += fmt.Sprintf("/up=%v/down=%v", Rate(r.Settings.Up), Rate(r.Settings.Down))
+		}
+		if x.piped() {
+			name += "/pipelined"
+		}
+		for _, t := range x.times {
+			list = append(list, Line{name, t, metrics(
+				Metric{round(float64(x.Batch) / t.Seconds()), "tokens/s"}, Metric{x.BytesOut, "B-out/row"}, Metric{x.BytesBack, "B-back/row"},
+			)})
+		}
+	}
+	return list
+}
+
+// Lines are those of all runs.
+func (r *BarsReport) Lines() []Line {
+	var list []Line
+	for _, x := range r.Runs {
+		list = append(list, x.Lines()...)
+	}
+	return list
+}
+
+// Lines has one for each point.
+func (r *KernelsReport) Lines() []Line {
+	var list []Line
+	for i := range r.Results {
+		x := &r.Results[i]
+		name := fmt.Sprintf("%s/batch=%d/quant=%s/kernel=%s/picks=%s", title(x.Scenario), x.Batch, x.Quant, x.Kernel, x.Picks)
+		list = append(list, Line{name, ofMilliseconds(x.Ms), metrics(
+			Metric{x.TokensPerS, "tokens/s"}, Metric{x.Gops, "GOP/s"}, Metric{x.Allocs, "allocs/row"},
+		)})
+	}
+	return list
+}
+
+// Lines has one for each point.
+func (r *ModelReport) Lines() []Line {
+	var list []Line
+	for i := range r.Results {
+		x := &r.Results[i]
+		name := fmt.Sprintf("%s/kind=%s/batch=%d", title(x.Scenario), x.Kind, x.Batch)
+		list = append(list, Line{name, ofMilliseconds(x.Ms), metrics(Metric{x.TokensPerS, "tokens/s"}, Metric{x.Gops, "GOP/s"})})
+	}
+	return list
+}
+
+// Lines has one for each way.
+func (r *WireReport) Lines() []Line {
+	var list []Line
+	for i := range r.Results {
+		x := &r.Results[i]
+		list = append(list, Line{fmt.Sprintf("%s/path=%s/way=%s", title(x.Scenario), x.Path, x.Way), 0, metrics(
+			Metric{x.GBps, "GB/s"}, Metric{x.CPU, "CPU-s/GB"}, Metric{x.Allocs, "allocs/chunk"},
+		)})
+	}
+	return list
+}
+
+// Lines has one for each figure that is measured.
+func (r *ReferenceReport) Lines() []Line {
+	var list []Line
+	for i := range r.Results {
+		x := &r.Results[i]
+		name := fmt.Sprintf("%s/figure=%s/streams=%d/remote=%d", title(x.Scenario), x.Figure, x.Streams, x.Remote)
+		if x.RTT != nil {
+			name += fmt.Sprintf("/rtt=%vms", *x.RTT)
+		}
+		list = append(list, Line{name, ofMilliseconds(x.Ms), metrics(Metric{x.Tokens, "tokens/s"}, Metric{x.XVsBatch1, "x-batch-1"})})
+	}
+	return list
+}
+
+func ofMilliseconds(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
+
+// On is what was measured on.
+func (r *Report) On() *Machine { return &r.Machine }
+
+// On is what was measured on.
+func (r *BarsReport) On() *Machine { return &r.Machine }
+
+// On is what was measured on.
+func (r *KernelsReport) On() *Machine { return &r.Machine }
+
+// On is what was measured on.
+func (r *ModelReport) On() *Machine { return &r.Machine }
+
+// On is what was measured on.
+func (r *WireReport) On() *Machine { return &r.Machine }
+
+// On is what was measured on.
+func (r *ReferenceReport) On() *Machine { return &r.Machine }
