@@ -165,7 +165,7 @@ func (r *decodeRun) describe() error {
 // open starts the swarms.
 func (r *decodeRun) open(ctx context.Context, threads int) error {
 	c := &r.rig.model.Config
-	var far moe.Experts = r.rig.experts.Experts
+	far := r.rig.experts.Experts
 	if r.m.Worker != (Speed{}) {
 		far = newStub(r.m.Worker, c.TopK, c.Hidden, r.m.Seed)
 	}

@@ -159,7 +159,8 @@ func (a *app) measure(ctx context.Context, c *cli, run func(context.Context, *vi
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause // standard output is gone
 	}
-	if !o.Empty() {
+	// Who reads JSON gets one object also of a run that was stopped before anything was finished.
+	if !o.Empty() || c.JSON && errors.Is(err, context.Canceled) {
 		if printErr := a.print(o, c); printErr != nil {
 			return printErr
 		}
