@@ -42,6 +42,9 @@ chaos: ## a thousand random runs of kills, stalls and broken answers; worker pro
 	go test -count=1 -v ./batcher -run 'HedgingCuts|SlowWorkerCosts|KilledWorkerFails|KilledSession|Flapping|Nowhere'
 	KVASIR_CHAOS=1 go test -count=1 -v -timeout 30m ./cmd/kvasir -run 'KilledWorkerProcess|FlappingWorkerProcess'
 
+batches: ## 50,000 lines killed five times, and three servers on PostgreSQL of which one is killed every 10 s
+	KVASIR_BATCHES_LONG=1 go test -count=1 -timeout 240m -v ./cmd/kvasir -run 'TestBatchGoesOnWhereItWasKilled|TestServersThatAreKilled'
+
 smoke: ## run the commands as a user would, right and wrong
 	@bash .ci/run smoke
 
@@ -64,4 +67,4 @@ clean: ## remove what make has built
 ci: ## everything that CI does
 	@bash .ci/run
 
-.PHONY: help check test race lint vuln cross golden arm64 fuzz soak chaos smoke bench benchstat update tidy clean ci
+.PHONY: help check test race lint vuln cross golden arm64 fuzz soak chaos batches smoke bench benchstat update tidy clean ci

@@ -63,6 +63,7 @@ type batchState struct {
 		Completed int `json:"completed"`
 		Failed    int `json:"failed"`
 	} `json:"request_counts"`
+	Input     string  `json:"input_file_id,omitempty"`
 	Created   int64   `json:"created_at"`
 	Output    *string `json:"output_file_id,omitempty"`
 	ErrorFile *string `json:"error_file_id,omitempty"`

@@ -1,13 +1,11 @@
 package main
 
 import (
-	"database/sql"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 // requests is a file of n requests, and one that fails.
@@ -18,82 +16,6 @@ func requests(n int) []byte {
 	}
 	b.WriteString(`{"custom_id":"empty","method":"POST","url":"/v1/completions","body":{"prompt":""}}` + "\n")
 	return []byte(b.String())
-}
-
-// answerFile reads a file of answers.
-func answerFile(t *testing.T, name string) string {
-	t.Helper()
-	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
-
-func TestBatchGoesOnWhereItWasKilled(t *testing.T) {
-	t.Parallel()
-	dir, home := t.TempDir(), t.TempDir()
-	const lines = 300
-	in := filepath.Join(dir, "in.jsonl")
-	if err := os.WriteFile(in, requests(lines), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	whole, cut := filepath.Join(dir, "whole.jsonl"), filepath.Join(dir, "cut.jsonl")
-	o := kvasir(t, "batch", "run", in, "-o", whole, "--home", home).wantDone(t)
-	if !strings.Contains(o.stdout, fmt.Sprintf("%d lines answered", lines)) || !strings.Contains(o.stdout, "1 lines failed") {
-		t.Errorf("printed %q", o.stdout)
-	}
-	for i := range 3 {
-		cmd := call{args: []string{"batch", "run", in, "-o", cut, "--home", home}}.command(t)
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		awaitAnswers(t, cut+".part", 60*(i+1))
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // it was killed
-	}
-	kvasir(t, "batch", "run", in, "-o", cut, "--home", home, "--kv", "q8_0").wantFailure(t, statusFailed, "another --kv", "another model", cut+".part")
-	other := writeFile(t, "other.jsonl", requests(2))
-	kvasir(t, "batch", "run", other, "-o", cut, "--home", home).wantFailure(t, statusFailed, "another input")
-	kvasir(t, "batch", "run", in, "-o", cut, "--home", home).wantDone(t)
-	if got, want := answerFile(t, cut), answerFile(t, whole); got != want || strings.Count(got, "\n") != lines {
-		t.Errorf("%d answers differ from those of an undisturbed run:\n%.400s\n%.400s", strings.Count(got, "\n"), got, want)
-	}
-	if got := answerFile(t, cut+".errors"); !strings.Contains(got, `"custom_id":"empty"`) || strings.Count(got, "\n") != 1 {
-		t.Errorf("errors %q", got)
-	}
-	if _, err := os.Stat(cut + ".part"); err == nil {
-		t.Error("the folder of the run is still there")
-	}
-}
-
-// awaitAnswers returns when so many lines of the newest batch in a folder are answered.
-func awaitAnswers(t *testing.T, folder string, lines int) {
-	t.Helper()
-	done := 0
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if done = answered(t, filepath.Join(folder, "batches.db")); done >= lines {
-			return
-		}
-	}
-	t.Fatalf("%d lines were answered, want %d", done, lines)
-}
-
-// answered reads the database of another process; -1: it is not there yet.
-func answered(t *testing.T, path string) (n int) {
-	t.Helper()
-	if _, err := os.Stat(path); err != nil {
-		return -1
-	}
-	db, err := sql.Open("sqlite", "file:"+path+"?mode=ro&_pragma=busy_timeout(5000)")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close() //nolint:errcheck // it is only read
-	if db.QueryRowContext(t.Context(), "SELECT completed + failed FROM batches ORDER BY number DESC LIMIT 1").Scan(&n) != nil {
-		return -1 // it is being made
-	}
-	return n
 }
 
 func TestBatchesOfAServer(t *testing.T) {

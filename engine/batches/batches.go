@@ -119,7 +119,8 @@ type LineError struct {
 type Answerer interface {
 	// Check returns what is wrong with a request, without computing anything.
 	Check(path string, body []byte) *serve.Problem
-	// Answer answers a request; status 0 means that ctx has ended.
+	// Answer answers a request; status 0 means that ctx has ended. What it holds of the answer counts as
+	// used until then: ctx ends when the answer is recorded. 429 means that there is no room now.
 	Answer(ctx context.Context, path string, body []byte, stamp serve.Stamp) (status int, answer []byte)
 }
 

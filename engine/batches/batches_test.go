@@ -23,16 +23,20 @@ import (
 	"kvasir/internal/pgtest"
 )
 
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		if s, err := postgres(); err == nil {
-			if err := s.Stop(); err != nil {
-				fmt.Fprintln(os.Stderr, err)
-				code = max(code, 1)
-			}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(tests{m}) }
+
+// tests ends the server that they have started.
+type tests struct{ *testing.M }
+
+func (m tests) Run() int {
+	code := m.M.Run()
+	if s, err := postgres(); err == nil {
+		if err := s.Stop(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
 		}
-		os.Exit(code)
-	}), goleak.IgnoreTopFunction("os/exec.(*Cmd).Start.func2"), goleak.IgnoreAnyFunction("os/exec.(*Cmd).writerDescriptor.func1"))
+	}
+	return code
 }
 
 // postgres is one server for all tests; none is started unless it is asked for.
@@ -50,6 +54,7 @@ func kinds(t *testing.T, f func(t *testing.T, kind string)) {
 	t.Helper()
 	for _, kind := range []string{"sqlite", "postgres"} {
 		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
 			if kind == "postgres" {
 				needPostgres(t)
 			}

@@ -93,10 +93,14 @@ func (s *Store) commitBatch(ctx context.Context, tx *sql.Tx, list []*result) err
 	if n, err := res.RowsAffected(); err != nil || n == 0 {
 		return err
 	}
+	put, err := tx.PrepareContext(ctx, "UPDATE lines SET status = $1, answer = $2 WHERE batch = $3 AND line = $4 AND status IS NULL")
+	if err != nil {
+		return fmt.Errorf("batches: %w", err)
+	}
+	defer put.Close() //nolint:errcheck // the transaction's end tells
 	completed, failed := 0, 0
 	for _, r := range list {
-		res, err := tx.ExecContext(ctx, "UPDATE lines SET status = $1, answer = $2 WHERE batch = $3 AND line = $4 AND status IS NULL",
-			r.status, r.answer, r.batch, r.line)
+		res, err := put.ExecContext(ctx, r.status, r.answer, r.batch, r.line)
 		if err != nil {
 			return fmt.Errorf("batches: %w", err)
 		}

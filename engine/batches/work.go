@@ -224,16 +224,10 @@ func (s *Store) answer(ctx context.Context, b *Batch, in *os.File, p place) erro
 	if err != nil || wrong != nil || l.ID != p.id {
 		return s.lost(ctx, b.ID, fmt.Errorf("line %d has changed", p.line))
 	}
-	for try, wait := 1, time.Second; ; wait = min(2*wait, time.Minute) {
-		status, out := s.o.Answerer.Answer(ctx, l.URL, l.Body, stamp(b, &l))
-		switch {
-		case status == 0:
-			return s.stopped(ctx, b.ID)
-		case status == http.StatusTooManyRequests:
-		case status >= http.StatusInternalServerError && try < tries:
-			try++
-		default:
-			return s.record(ctx, b, p.line, status, out)
+	for failures, wait := 0, time.Second; ; wait = min(2*wait, time.Minute) {
+		again, err := s.try(ctx, b, p.line, &l, &failures)
+		if !again {
+			return err
 		}
 		select {
 		case <-time.After(wait):
@@ -241,6 +235,25 @@ func (s *Store) answer(ctx context.Context, b *Batch, in *os.File, p place) erro
 			return s.stopped(ctx, b.ID)
 		}
 	}
+}
+
+// try computes a line once, and records its answer unless it is to be tried again. The memory that the
+// answer takes is its own until then.
+func (s *Store) try(ctx context.Context, b *Batch, n int, l *line, failures *int) (again bool, err error) {
+	once, forget := context.WithCancel(ctx)
+	defer forget()
+	status, out := s.o.Answerer.Answer(once, l.URL, l.Body, stamp(b, l))
+	switch {
+	case status == 0:
+		return false, s.stopped(ctx, b.ID)
+	case status == http.StatusTooManyRequests:
+		return true, nil
+	case status >= http.StatusInternalServerError:
+		if *failures++; *failures < tries {
+			return true, nil
+		}
+	}
+	return false, s.record(ctx, b, n, status, out)
 }
 
 // stopped says why a line has no answer: nil where its batch has ended, so that its job is done.

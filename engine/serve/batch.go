@@ -7,6 +7,8 @@ import (
 	"encoding/hex"
 	"net/http"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -91,10 +93,14 @@ func (h *Handler) batchReply(path string, body []byte, stamp Stamp) (*reply, *fa
 // Answer answers a request of a batch job: one to POST at path, with the body given, that nobody waits for.
 // It is not counted among Options.Requests, and gives way to those that are. The same request with the same
 // stamp has the same answer, byte for byte. Its status is 0 when ctx has ended.
+//
+// What the answer takes counts among Options.Answers until ctx ends; where they are used up, the status is 429.
 func (h *Handler) Answer(ctx context.Context, path string, body []byte, stamp Stamp) (status int, out []byte) {
 	a, f := h.batchReply(path, body, stamp)
 	var o any
 	if f == nil {
+		a.share = &share{held: &h.held, limit: h.o.Answers}
+		context.AfterFunc(ctx, a.share.drop)
 		if err := a.prepare(); err != nil {
 			f = h.failed(ctx, err)
 		} else {
@@ -108,4 +114,36 @@ func (h *Handler) Answer(ctx context.Context, path string, body []byte, stamp St
 		return f.status, encode(f.body())
 	}
 	return http.StatusOK, encode(o)
+}
+
+// share is what the answer to one line takes of the memory that all of them have.
+type share struct {
+	held  *atomic.Int64 // bytes of all
+	limit int64
+
+	mu   sync.Mutex
+	n    int64
+	over bool // nothing is held any more, nor will be
+}
+
+// take takes n bytes more, unless too many are held.
+func (s *share) take(n int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return false
+	}
+	if s.held.Add(int64(n)) > s.limit {
+		s.held.Add(int64(-n))
+		return false
+	}
+	s.n += int64(n)
+	return true
+}
+
+func (s *share) drop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held.Add(-s.n)
+	s.n, s.over = 0, true
 }

@@ -2,12 +2,14 @@ package serve
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -99,5 +101,31 @@ func TestWholeAnswersAreBounded(t *testing.T) {
 	h := New(f, Options{Answer: 1000})
 	if status, _ := h.Answer(t.Context(), "/v1/completions", []byte(`{"prompt":"a","max_tokens":100,"n":20}`), Stamp{ID: "00"}); status != http.StatusBadRequest {
 		t.Errorf("a line of a batch gets %d", status)
+	}
+}
+
+// TestAnswersToLinesOfBatchesShareAMemory asks for answers of 100 bytes, where two fit.
+func TestAnswersToLinesOfBatchesShareAMemory(t *testing.T) {
+	h := New(&fake{say: strings.Repeat("word ", 20)}, Options{Answer: 125, Answers: 1})
+	ask := func(ctx context.Context) int {
+		status, _ := h.Answer(ctx, "/v1/completions", []byte(`{"prompt":"a","max_tokens":100}`), Stamp{ID: "00"})
+		return status
+	}
+	one, first := context.WithCancel(t.Context())
+	two, second := context.WithCancel(t.Context())
+	defer second()
+	if a, b := ask(one), ask(two); a != http.StatusOK || b != http.StatusOK {
+		t.Fatalf("%d and %d, want 200", a, b)
+	}
+	held := h.held.Load()
+	if status := ask(t.Context()); status != http.StatusTooManyRequests {
+		t.Errorf("%d while %d bytes are held, want 429", status, held)
+	}
+	first()
+	for h.held.Load() >= held { // who asked lets go in time of its own
+		runtime.Gosched()
+	}
+	if status := ask(t.Context()); status != http.StatusOK {
+		t.Errorf("%d when there is room again, want 200", status)
 	}
 }

@@ -18,6 +18,7 @@ type reply struct {
 	created int64
 	callID  func(choice, n int) string
 	choices []*choiceState // of the first prompt, then of the second …
+	share   *share         // of what answers to lines of batches may take; nil: it is no line
 }
 
 // completion is OpenAI's object, whole or a chunk of a stream.

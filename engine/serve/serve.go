@@ -26,6 +26,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"kvasir/engine/chat"
@@ -115,6 +116,7 @@ type Options struct {
 	Requests int           // that are answered at a time; 64
 	Body     int64         // bytes of a request; 4 MiB
 	Answer   int           // bytes of an answer that is no stream, about; 16 MiB
+	Answers  int64         // bytes of all answers to lines of batches, about; 256 MiB, and twice Answer at least
 	Write    time.Duration // how long a client may take nothing of a stream; 30 s
 	Alive    time.Duration // between signs of life on a stream that has nothing to say; 15 s
 	// Retry says how long who is refused because of Requests, or by ErrBusy, should wait; nil: a second.
@@ -133,6 +135,7 @@ type Handler struct {
 	places chan struct{} // one a request that is answered
 	mux    *http.ServeMux
 	front  http.Handler // the handler itself, or what was put before it
+	held   atomic.Int64 // bytes of answers to lines of batches
 }
 
 // New returns a handler for what g generates.
@@ -146,6 +149,10 @@ func New(g Generator, o Options) *Handler {
 	if o.Answer <= 0 {
 		o.Answer = 16 << 20
 	}
+	if o.Answers <= 0 {
+		o.Answers = 256 << 20
+	}
+	o.Answers = max(o.Answers, 2*int64(o.Answer))
 	if o.Write <= 0 {
 		o.Write = 30 * time.Second
 	}

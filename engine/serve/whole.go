@@ -18,8 +18,12 @@ func (a *reply) whole(ctx context.Context) (any, *failure) {
 	list := make([]wholeChoice, len(a.choices))
 	size := 0
 	res, err := a.generate(ctx, func(p Piece) error {
-		if size += p.size(); size > a.h.o.Answer {
+		n := p.size()
+		if size += n; size > a.h.o.Answer {
 			return &ParamError{"max_tokens", "", fmt.Errorf("the answer has more than %d bytes; ask for less, or for a stream", a.h.o.Answer)}
+		}
+		if a.share != nil && !a.share.take(n) {
+			return fmt.Errorf("%w: other answers take the memory", ErrBusy)
 		}
 		c := &list[p.Choice]
 		for _, d := range a.take(p) {
