@@ -11,11 +11,12 @@ import (
 // the line is too long, it is sent away with a slot to come back in. Slots are a little further apart than
 // places in the line, so that in its slot whoever comes finds one.
 //
-// Only who is first in the line looks at the clock, and only after waiting takes what it waited for. So a
-// machine that wakes everybody late makes the line slower, and never lets a crowd in.
+// Only who is first in the line looks at the clock, and only after waiting takes what it waited for. What a
+// machine misses that wakes everybody late, up to a second of it, is made up for; but however it wakes them,
+// no second sees more than most.
 type pace struct {
 	rate     float64       // places a second; 0: no limit
-	burst    float64       // places that are made up for when waits have been too long
+	burst    float64       // places that are there when nobody has come for a while
 	slot     time.Duration // between slots
 	patience time.Duration // longest wait in the line, as far as it can be foreseen
 	sleep    func(context.Context, time.Duration)
@@ -24,8 +25,10 @@ type pace struct {
 
 	mu    sync.Mutex
 	hands bucket
-	line  int       // who waits
-	back  time.Time // the last slot that was given
+	let   []time.Time // when the last ones were let in, a ring: as many as one second may see
+	next  int         // the oldest of let
+	line  int         // who waits
+	back  time.Time   // the last slot that was given
 }
 
 // pacePatience leaves most of Limits.Greet for the handshake itself.
@@ -35,9 +38,9 @@ func newPace(rate float64) *pace {
 	if rate < 0 {
 		return &pace{}
 	}
+	most := max(1, int(rate*19/18)) // 90 a second, as it is by default, are at most 95 within any second
 	return &pace{
-		rate:  rate,
-		burst: max(1, rate/20), // 90 a second, as it is by default, are 95 within any second then
+		rate: rate, burst: max(1, rate/20), let: make([]time.Time, most),
 		// 80 slots for 90 places leave the rest to whoever comes for the first time.
 		slot: seconds(1/rate) * 9 / 8, patience: pacePatience, sleep: sleep, first: make(chan struct{}, 1),
 	}
@@ -59,9 +62,7 @@ func (p *pace) enter(ctx context.Context) (wait time.Duration, err error) {
 		return 0, ctx.Err()
 	}
 	for ctx.Err() == nil {
-		p.mu.Lock()
-		d := p.hands.take(p.rate, p.burst, time.Now())
-		p.mu.Unlock()
+		d := p.take(time.Now())
 		if d == 0 {
 			return 0, nil
 		}
@@ -70,11 +71,30 @@ func (p *pace) enter(ctx context.Context) (wait time.Duration, err error) {
 	return 0, ctx.Err()
 }
 
+// take takes a place, or says how long there is none.
+func (p *pace) take(now time.Time) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if d := p.let[p.next].Add(time.Second).Sub(now); !p.let[p.next].IsZero() && d > 0 {
+		return d
+	}
+	d := p.hands.take(p.rate, max(p.rate, p.burst), now) // somebody waits: what was missed is made up for
+	if d == 0 {
+		p.let[p.next] = now
+		p.next = (p.next + 1) % len(p.let)
+	}
+	return d
+}
+
 // stand joins the line, unless the wait that it returns is too long.
 func (p *pace) stand() (wait time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.hands.fill(p.rate, p.burst, time.Now())
+	most := p.burst
+	if p.line > 0 {
+		most = max(p.rate, p.burst)
+	}
+	p.hands.fill(p.rate, most, time.Now())
 	wait = seconds((float64(p.line) + 1 - p.hands.level) / p.rate)
 	if wait <= p.patience {
 		p.line++
