@@ -197,12 +197,11 @@ type view struct {
 const leastRows = 32
 
 // look fills c with the members that may compute something of a layer for a job.
-func (d *Dispatcher) look(c *chooser, layer int, tried []*Member) view {
+func (d *Dispatcher) look(c *chooser, layer int, tried []*Member, now time.Time) view {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c.members, c.fallback, c.least = c.members[:0], nil, leastRows
 	v := view{changed: d.changed}
-	now := time.Now()
 	d.turn++
 	for i := range d.members {
 		m := d.members[(d.turn+i)%len(d.members)]

@@ -105,10 +105,10 @@ type begun struct {
 
 // begin notes a dispatch. It returns false when the member has left, is not to be asked, or holds
 // something else by now than the set by which it was chosen.
-func (m *Member) begin(b *moe.Batch, by *Set, why cause) (g begun, ok bool) {
+func (m *Member) begin(now time.Time, b *moe.Batch, by *Set, why cause) (g begun, ok bool) {
 	m.d.mu.Lock()
 	defer m.d.mu.Unlock()
-	g = begun{at: time.Now(), set: m.set}
+	g = begun{at: now, set: m.set}
 	if m.left || m.set != by {
 		return g, false
 	}

@@ -98,7 +98,7 @@ func (s *spread) serveOther(j *job) {
 // the job.
 func (s *spread) choose(j *job) *job {
 	c := s.d.choosers.Get().(*chooser)
-	v := s.d.look(c, j.batch.Layer, j.tried)
+	v := s.d.look(c, j.batch.Layer, j.tried, time.Now())
 	c.assign(j.batch)
 	var part *job
 	dest, sole := c.a.sole()
@@ -195,7 +195,7 @@ func (s *spread) lend(part *job) {
 func (s *spread) ask(j *job) (settled bool) {
 	m, b := j.to, j.batch
 	j.to = nil
-	g, ok := m.begin(b, j.by, s.why(j))
+	g, ok := m.begin(time.Now(), b, j.by, s.why(j))
 	if !ok {
 		return false // it left, holds something else, or failed another, between the choice and now
 	}
