@@ -192,6 +192,11 @@ func TestUsageErrorsAreOneLineThatSaysWhatToDo(t *testing.T) {
 		{"too few pairs", nil, []string{"gate", "--repeat=2"}, "--repeat 2, want 3 to 100 pairs"},
 		{"batch of the gate", nil, []string{"gate", "--batch=3"}, "--batch is not for gate"},
 		{"update of another", nil, []string{"wire", "--update"}, "--update is not for wire"},
+		{"few simulated workers", nil, []string{"swarm", "--workers=9"}, "--workers 9, want 10 to 10000"},
+		{"two round trips of a swarm", nil, []string{"swarm", "--rtt=1ms,2ms"}, "swarm takes one --rtt"},
+		{"swarm without room", nil, []string{"swarm", "--workers=10", "--memory=1"}, "raise --workers or --memory"},
+		{"word for a share", nil, []string{"swarm", "--churn=much"}, `want a number such as 0.5, got "much"`},
+		{"churn of dispatch", nil, []string{"--churn=1"}, "--churn is not for dispatch"},
 		{"line end", nil, []string{"a\nb"}, "is no scenario"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

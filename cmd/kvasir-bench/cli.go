@@ -42,7 +42,7 @@ type cli struct {
 	Worker  worker    `help:"cpu: workers compute. stub:CALL+ROW: they take so long a batch and a row, such as stub:1.45ms+16us, and compute nothing. stub:gpu: as a GPU was measured (default cpu)." placeholder:"KIND" group:"path"`
 	Flights number    `help:"Dispatches under way where they overlap (default as many as hide the way)." placeholder:"N" group:"path"`
 
-	Layers    number  `help:"Layers whose experts are on workers (decode; default all)." placeholder:"N" group:"model"`
+	Layers    number  `help:"Layers whose experts are on workers (decode; default all), or that a model has (swarm; default 48)." placeholder:"N" group:"model"`
 	Model     string  `help:"Model file. Default: one with random weights is made, as --like says." short:"m" placeholder:"FILE" group:"model"`
 	Like      string  `help:"Dimensions of the model that is made: those of kvasir model synth --like (default anchor)." placeholder:"NAME" group:"model"`
 	Sequences numbers `help:"Sequences that decode together, a point for each (default 1,8,64,256,512, decode 1,8,64; none: 0)." placeholder:"N,N" group:"model"`
@@ -54,15 +54,17 @@ type cli struct {
 	Why       string `help:"Why the baselines change; it is written beside them." placeholder:"TEXT" group:"gate"`
 	Baselines string `help:"Folder of baselines (default: those built in; with --update bench/baselines)." placeholder:"DIR" group:"gate"`
 
+	simulated
+
 	Usage helpFlag `name:"help" help:"Print help." short:"h"`
 
-	Scenario string   `arg:"" optional:"" default:"dispatch" help:"What to measure: dispatch, expert, decode, bars, reference, kernels, model, wire, gate; list names them. report FILE… makes BENCHMARKS.md of what --json has printed; compare OLD NEW sets two runs beside each other."`
+	Scenario string   `arg:"" optional:"" default:"dispatch" help:"What to measure: dispatch, expert, decode, bars, reference, kernels, model, wire, swarm, gate; list names them. report FILE… makes BENCHMARKS.md of what --json has printed; compare OLD NEW sets two runs beside each other."`
 	Files    []string `arg:"" optional:"" help:"What --json has printed (report, compare)." placeholder:"FILE"`
 }
 
 // Help is printed by kvasir-bench --help.
 func (cli) Help() string {
-	return `The layer has the dimensions of Qwen3.5-122B-A10B and random weights. dispatch computes every batch here, then by workers behind a gateway and a hub at 0 ms, then at each --rtt, in turns; the largest batch also with several dispatches under way. Every answer is compared with the local one, bit for bit. expert is the same without a network. kernels computes here alone, beside the peak of int8 and the rate of memory. model runs a whole model beside them, and decode has its experts on workers. wire moves bytes over the path between worker and backbone, beside bare TCP. gate counts and compares with baselines, and fails where something is worse than it was.
+	return `The layer has the dimensions of Qwen3.5-122B-A10B and random weights. dispatch computes every batch here, then by workers behind a gateway and a hub at 0 ms, then at each --rtt, in turns; the largest batch also with several dispatches under way. Every answer is compared with the local one, bit for bit. expert is the same without a network. kernels computes here alone, beside the peak of int8 and the rate of memory. model runs a whole model beside them, and decode has its experts on workers. wire moves bytes over the path between worker and backbone, beside bare TCP. swarm simulates swarms of up to 10,000 workers. gate counts and compares with baselines, and fails where something is worse than it was.
 
 Every flag has an environment variable: KVASIR_BATCH is that of --batch. KVASIR_KERNEL chooses the kernels.
 
@@ -77,6 +79,7 @@ Examples:
     kvasir-bench decode --rtt 13ms,80ms --sequences 1,8
     kvasir-bench model -m model.gguf --sequences 1,64
     kvasir-bench --json dispatch > figures.json
+    kvasir-bench swarm --workers 1000 --rtt 50ms --churn 0.5
     kvasir-bench gate
     kvasir-bench gate --update --why "answers are packed tighter"
     kvasir-bench report figures.json
@@ -97,6 +100,7 @@ var own = map[string][]string{
 	bench.KernelsName:   slices.Concat([]string{"batch", "experts", "topk", "hidden", "ffn"}, common),
 	bench.ModelName:     slices.Concat(modelFlags, []string{"prefill"}, common),
 	bench.WireName:      {"repeat", "budget", "judge"},
+	bench.SwarmName:     slices.Concat(swarmFlags, []string{"batch", "experts", "topk", "hidden", "ffn", "seed", "preset", "judge"}),
 	bench.GateName:      slices.Concat(gateFlags, []string{"repeat"}),
 }
 
@@ -367,6 +371,7 @@ func parse(args []string, stdout io.Writer, getenv func(string) string) (*cli, e
 		kong.ExplicitGroups([]kong.Group{
 			{Key: "path", Title: "Flags of what lies between workers and backbone:"}, {Key: "model", Title: "Flags of model and decode:"},
 			{Key: "gate", Title: "Flags of gate:"},
+			{Key: "swarm", Title: "Flags of swarm:"},
 		}),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: bench.Columns}),
 		kong.Resolvers(kong.ResolverFunc(func(_ *kong.Context, _ *kong.Path, f *kong.Flag) (any, error) {

@@ -120,6 +120,8 @@ func (a *app) run(ctx context.Context, args []string) error {
 		return a.kernels(ctx, c)
 	case bench.ModelName:
 		return a.model(ctx, c)
+	case bench.SwarmName:
+		return a.simulate(ctx, c)
 	case bench.WireName:
 		return a.wire(ctx, c)
 	}

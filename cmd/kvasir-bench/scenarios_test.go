@@ -123,6 +123,20 @@ func TestWirePrintsARowForEveryWay(t *testing.T) {
 	}
 }
 
+func TestSwarmSaysWhatBoundsIt(t *testing.T) {
+	t.Parallel()
+	args := []string{"swarm", "--preset=tiny", "--workers=10", "--layers=4", "--batch=32", "--simulate=5s"}
+	o := kvasirBench(t, args...)
+	if o.status != statusDone || !strings.Contains(o.stdout, "tokens/s over all sequences") || !strings.Contains(o.stdout, "Bounded by ") {
+		t.Errorf("%+v", o)
+	}
+	wantNarrow(t, o.stdout)
+	var r bench.SwarmReport
+	if o = kvasirBench(t, append(args, "--json")...); json.Unmarshal([]byte(o.stdout), &r) != nil || r.Result.Tokens <= 0 || r.Settings.Workers != 10 {
+		t.Errorf("%+v", o)
+	}
+}
+
 // Against baselines of its own, so that it holds on every machine; those of the repository are for CI.
 func TestGateSaysEveryCountAndFailsWhatGrew(t *testing.T) {
 	t.Parallel()

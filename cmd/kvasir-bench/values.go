@@ -33,6 +33,28 @@ func (n number) or(dst *int) {
 	}
 }
 
+// decimal is a number that may be left out.
+type decimal struct {
+	v     float64
+	given bool
+}
+
+// UnmarshalText reads a number, wherever it comes from.
+func (d *decimal) UnmarshalText(text []byte) error {
+	v, err := strconv.ParseFloat(string(text), 64)
+	if err != nil {
+		return fmt.Errorf("want a number such as 0.5, got %q", text)
+	}
+	d.v, d.given = v, true
+	return nil
+}
+
+func (d decimal) or(dst *float64) {
+	if d.given {
+		*dst = d.v
+	}
+}
+
 // numbers is a list of whole numbers that may be left out.
 type numbers struct {
 	list  []int
@@ -101,9 +123,15 @@ func (d *durations) UnmarshalText(text []byte) error {
 
 // rate, stall, worker and format are read by package bench.
 type (
-	rate   struct{ bench.Rate }
+	rate struct {
+		bench.Rate
+		given bool
+	}
 	stall  struct{ bench.Stall }
-	worker struct{ bench.Speed }
+	worker struct {
+		bench.Speed
+		given bool
+	}
 	format struct {
 		quant.Format
 		given bool
@@ -112,6 +140,7 @@ type (
 
 // UnmarshalText reads bits a second.
 func (r *rate) UnmarshalText(text []byte) (err error) {
+	r.given = true
 	r.Rate, err = bench.ParseRate(string(text))
 	return err
 }
@@ -124,6 +153,7 @@ func (s *stall) UnmarshalText(text []byte) (err error) {
 
 // UnmarshalText reads what workers are.
 func (w *worker) UnmarshalText(text []byte) (err error) {
+	w.given = true
 	w.Speed, err = bench.ParseSpeed(string(text))
 	return err
 }
