@@ -180,6 +180,11 @@ func (d Dispatch) Check() error {
 const rttsMax = 8
 
 func (d Dispatch) checkPaths() error {
+	for i, n := range d.Only {
+		if n < 1 || n > d.Batch || i > 0 && n <= d.Only[i-1] {
+			return fmt.Errorf("%w: --only %v, want ascending numbers of 1 to %d", ErrSettings, d.Only, moe.MaxRows)
+		}
+	}
 	last := time.Duration(-1)
 	for _, rtt := range d.RTTs {
 		if rtt < 0 || rtt > rttMax {

@@ -221,6 +221,7 @@ func TestCheckNamesTheFlagToChange(t *testing.T) {
 		{"more workers than experts", func(d *Dispatch) { d.Workers = 7 }, "--workers 7 for 6 experts"},
 		{"negative round trip", func(d *Dispatch) { d.RTTs = []time.Duration{-1} }, "--rtt -1ns, want 0 to 10s"},
 		{"round trip to the moon", func(d *Dispatch) { d.RTTs = []time.Duration{time.Minute} }, "--rtt 1m0s"},
+		{"batches that fall", func(d *Dispatch) { d.Only = []int{3, 1} }, "--only [3 1], want ascending numbers"},
 		{"round trips that fall", func(d *Dispatch) { d.RTTs = []time.Duration{2e6, 1e6} }, "--rtt 1ms after 2ms, want ascending"},
 		{"too many round trips", func(d *Dispatch) { d.RTTs = []time.Duration{1, 2, 3, 4, 5, 6, 7, 8, 9} }, "--rtt has 9 times"},
 		{"round trip without a network", func(d *Dispatch) { d.Alone = true }, "--rtt 1ms, and expert has no network"},
