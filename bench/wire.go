@@ -19,6 +19,9 @@ const chunkBytes = 16_000
 // smallBytes is a frame in which the payload hardly counts, as those of control messages.
 const smallBytes = 200
 
+// wholeBytes is a message as a program without chunks sends it, as many as a batch of rows has.
+const wholeBytes = 1 << 20
+
 // Wire measures the path between worker and backbone, without computing: WebSocket frames, the sealed stream,
 // and a gateway's copying, each in turns with the barest thing that moves the same bytes.
 type Wire struct {
@@ -88,6 +91,8 @@ func wirePoints() []wirePoint {
 			{of: ofAllocs, want: 0, atMost: true},
 		}},
 		{"small frames", smallBytes, frames, nil},
+		// The helpers take a message whole, and package ws in chunks: each as its users use it.
+		{"1 MiB messages", wholeBytes, frames, []wireBar{{of: ofBaseline, against: 2, want: 4}}},
 		{"sealed", 0, []wireWay{{name: "TLS in frames", open: openSealed}, bare}, []wireBar{{of: ofCPU, want: 0.65, atMost: true}}},
 		{"gateway, plain", 0, []wireWay{{name: "gateway", open: openGateway}, {name: "io.Copy", open: openCopy}}, []wireBar{
 			{of: ofBaseline, against: 1, want: 0.9},
@@ -189,7 +194,7 @@ func (w Wire) rounds(ctx context.Context, p *wirePoint, until time.Time, say fun
 
 // bytes is how many a way moves a round: fewer in small writes, which take longer.
 func (p *wirePoint) bytes(n int64) int64 {
-	if p.chunk == 0 {
+	if p.chunk != smallBytes {
 		return n
 	}
 	return max(1, n/16)

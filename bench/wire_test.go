@@ -33,7 +33,8 @@ func TestWireMeasuresEveryWayInTurns(t *testing.T) {
 		}
 		paths[x.Path]++
 	}
-	if len(paths) != 5 || paths["frames"] != 3 || paths["small frames"] != 3 || paths["sealed"] != 2 || paths["gateway, plain"] != 2 || paths["gateway, TLS"] != 2 {
+	if len(paths) != 6 || paths["frames"] != 3 || paths["small frames"] != 3 || paths["1 MiB messages"] != 3 ||
+		paths["sealed"] != 2 || paths["gateway, plain"] != 2 || paths["gateway, TLS"] != 2 {
 		t.Errorf("paths %v", paths)
 	}
 	for _, v := range r.Bars {

@@ -70,7 +70,8 @@ type cutter struct{ *ws.Conn }
 // Close implements io.Closer.
 func (c cutter) Close() error { c.CloseNow(); return nil }
 
-// openFrames is a worker's end to a backbone's: masked frames, written from a slab and read into one.
+// openFrames is a worker's end to a backbone's: masked frames of a chunk, written from a slab and read into
+// one.
 func openFrames(ctx context.Context) (*pipe, error) {
 	c, s, err := tcpPair(ctx)
 	if err != nil {
@@ -78,7 +79,14 @@ func openFrames(ctx context.Context) (*pipe, error) {
 	}
 	client, server := ws.New(c, ws.Client, nil, ws.Options{}), ws.New(s, ws.Server, nil, ws.Options{})
 	slab := make([]byte, ws.Headroom+chunkBytes)
-	write := func(p []byte) error { return client.WriteSlab(ws.Binary, slab[:ws.Headroom+len(p)]) }
+	write := func(p []byte) error {
+		for left := len(p); left > 0; left -= chunkBytes {
+			if err := client.WriteSlab(ws.Binary, slab[:ws.Headroom+min(left, chunkBytes)]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	return newPipe(write, messages{server}, cutter{client}, cutter{server}), nil
 }
 

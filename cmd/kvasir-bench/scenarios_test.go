@@ -118,7 +118,7 @@ func TestWirePrintsARowForEveryWay(t *testing.T) {
 	o = kvasirBench(t, "wire", "--quick", "--repeat=1", "--json")
 	d := json.NewDecoder(strings.NewReader(o.stdout))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&r); err != nil || d.More() || len(r.Results) != 12 || r.Settings.Scenario != bench.WireName {
+	if err := d.Decode(&r); err != nil || d.More() || len(r.Results) != 15 || r.Settings.Scenario != bench.WireName {
 		t.Errorf("%v, more: %v\n%s", err, d.More(), o.stdout)
 	}
 }
