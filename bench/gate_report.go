@@ -201,13 +201,24 @@ func (r *GateReport) counts(kind string) int {
 	return n
 }
 
-// Words are the verdict on all of it.
+// Words are the verdict on all that was judged.
 func (r *GateReport) Words() []string {
-	counters, ratios := r.counts(gateCounted), r.counts(gateTimed)
-	failed := len(r.Failed())
-	text := fmt.Sprintf("%d counters and %d ratios: nothing is worse than its baseline.", counters, ratios)
-	if failed > 0 {
-		text = fmt.Sprintf("%d counters and %d ratios: %d worse than their baselines.", counters, ratios, failed)
+	judgedOf := func(kind string) int {
+		n := 0
+		for i := range r.Lines {
+			switch x := &r.Lines[i]; x.Verdict {
+			case met, grew, fewer, missed:
+				if x.Kind == kind {
+					n++
+				}
+			}
+		}
+		return n
 	}
-	return []string{text}
+	verdict := "none is worse than its baseline"
+	if n := len(r.Failed()); n > 0 {
+		verdict = fmt.Sprintf("%d worse than their baselines", n)
+	}
+	return []string{fmt.Sprintf("%d of %d counters and %d of %d ratios are judged: %s.", judgedOf(gateCounted), r.counts(gateCounted),
+		judgedOf(gateTimed), r.counts(gateTimed), verdict)}
 }
