@@ -88,6 +88,7 @@ type Piece struct {
 	Token  sample.Token // the token, unless Last
 	Last   bool         // after all tokens: what was held back
 	Stop   string       // with Last, why the choice ended
+	More   bool         // what follows is known already, or there is nothing
 }
 
 // Text hands the text of each piece to emit.
@@ -156,7 +157,7 @@ func (e *Engine) Generate(ctx context.Context, r Request, emit func(Piece) error
 		}
 		if err == nil {
 			c := list[event.Choice]
-			err = c.hear(&res.Choices[event.Choice], event, emit)
+			err = c.hear(&res.Choices[event.Choice], event, stream.Ready(), emit)
 			res.timed(c.at.Sub(start))
 		}
 		if err != nil {
@@ -280,8 +281,8 @@ func (c *chooser) Next(logits []float32, pos int) (int32, bool, error) {
 	return t.ID, m.stop != "", nil
 }
 
-// hear adds what came of one token to a choice, and hands out its text.
-func (c *chooser) hear(to *Choice, event schedule.Event, emit func(Piece) error) error {
+// hear adds what came of one token to a choice, and hands out its text. more is that of the event's last piece.
+func (c *chooser) hear(to *Choice, event schedule.Event, more bool, emit func(Piece) error) error {
 	c.mu.Lock()
 	m := c.made[c.heard]
 	c.mu.Unlock()
@@ -296,7 +297,7 @@ func (c *chooser) hear(to *Choice, event schedule.Event, emit func(Piece) error)
 		}
 		c.text.WriteString(m.text)
 		to.Text = c.text.String()
-		if err := emit(Piece{Choice: c.index, Text: m.text, Token: m.token}); err != nil {
+		if err := emit(Piece{Choice: c.index, Text: m.text, Token: m.token, More: more || event.Final != schedule.More}); err != nil {
 			return err
 		}
 	}
@@ -318,7 +319,7 @@ func (c *chooser) hear(to *Choice, event schedule.Event, emit func(Piece) error)
 	}
 	c.text.WriteString(rest)
 	to.Text = c.text.String()
-	return emit(Piece{Choice: c.index, Text: rest, Last: true, Stop: to.Stop})
+	return emit(Piece{Choice: c.index, Text: rest, Last: true, Stop: to.Stop, More: more})
 }
 
 // encode checks a request and returns its tokens, and the conversation that they are of.

@@ -39,7 +39,7 @@ func (g generator) Generate(ctx context.Context, r serve.Request, emit func(serv
 	req := g.request(r)
 	req.taken = func(n int) { m.Prompt(n); call.Prompt(n) }
 	res, err := g.e.Generate(ctx, req, func(p Piece) error {
-		out := serve.Piece{Choice: p.Choice, Text: p.Text}
+		out := serve.Piece{Choice: p.Choice, Text: p.Text, More: p.More}
 		switch {
 		case p.Last:
 			out.End = &serve.Outcome{Tokens: counts[p.Choice], Length: p.Stop == StopLength}

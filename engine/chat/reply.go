@@ -40,7 +40,8 @@ type Reply struct {
 	state  replyState
 	o      ReplyOptions
 	types  schemaTypes
-	held   []byte
+	held   []byte // within buffer, or nil
+	buffer []byte
 	call   callReader
 	called bool // the last part was a call
 	parts  []Part
@@ -64,8 +65,22 @@ func NewReply(o ReplyOptions) *Reply {
 }
 
 // Push returns what is certain once piece is known.
-func (r *Reply) Push(piece string) []Part {
+func (r *Reply) Push(piece string) []Part { return r.Append(nil, piece) }
+
+// Append appends to dst what Push returns. Content that can be nothing else is not copied.
+func (r *Reply) Append(dst []Part, piece string) []Part {
+	if r.state == inContent && len(r.o.Tools) == 0 && len(r.held) == 0 {
+		if piece == "" {
+			return dst
+		}
+		return append(dst, Part{Content: piece})
+	}
+	r.parts = dst
+	if len(r.held) < len(callClose)*4 { // what is long is not moved again and again
+		r.held = append(r.buffer[:0], r.held...)
+	}
 	r.held = append(r.held, piece...)
+	r.buffer = r.held[:0]
 	for r.step() {
 	}
 	return r.take()

@@ -206,8 +206,15 @@ func (f *flight) fork() {
 	}
 }
 
-// land takes in what came of the micro-batch.
+// land takes in what came of the micro-batch, and wakes who reads of it.
 func (f *flight) land(err error) {
+	f.settle(err)
+	for _, p := range f.pieces {
+		p.t.owner.req.stream.ring()
+	}
+}
+
+func (f *flight) settle(err error) {
 	s := f.s
 	s.mu.Lock()
 	defer s.mu.Unlock()

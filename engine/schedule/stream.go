@@ -67,15 +67,23 @@ func (s *Stream) take() (e Event, ok bool, err error) {
 	return Event{}, s.over != nil, s.over
 }
 
+// Ready reports whether Next returns at once: there is another token, or the stream is over.
+func (s *Stream) Ready() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.at < len(s.events) || s.over != nil
+}
+
 // Cancel ends the request, unless it is over. Its memory is given back at once; what of it is in a
 // micro-batch under way, when that returns: until then its choosers may be in use.
 func (s *Stream) Cancel() { s.s.finish(s.req, ErrCanceled) }
 
+// add adds an event. ring is to follow, once all of the micro-batch are there: who reads a stream of many
+// choices then finds all of a step at once, and none is woken while the scheduler's lock is held.
 func (s *Stream) add(e Event) {
 	s.mu.Lock()
 	s.events = append(s.events, e)
 	s.mu.Unlock()
-	s.ring()
 }
 
 // end ends the stream; with nil all is well.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"sync"
+	"unicode/utf8"
 
 	"kvasir/engine/chat"
 )
@@ -19,6 +20,9 @@ type reply struct {
 	callID  func(choice, n int) string
 	choices []*choiceState // of the first prompt, then of the second …
 	share   *share         // of what answers to lines of batches may take; nil: it is no line
+
+	parts  []chat.Part // scratch of take
+	deltas []delta     // what take has returned last
 }
 
 // completion is OpenAI's object, whole or a chunk of a stream.
@@ -106,6 +110,7 @@ func (a *reply) generate(ctx context.Context, emit func(Piece) error) (Result, e
 			var err error
 			results[i], err = a.h.g.Generate(ctx, list[i], func(p Piece) error {
 				p.Choice += i * n
+				p.More = false // that of another prompt may take longer
 				mu.Lock()
 				defer mu.Unlock()
 				return emit(p)
@@ -131,30 +136,28 @@ type delta struct {
 	call      *chat.ToolCall
 }
 
-// take adds a piece to its choice and returns what it adds to the answer.
+// take adds a piece to its choice and returns what it adds to the answer, for use until the next call.
 func (a *reply) take(p Piece) []delta {
 	c := a.choices[p.Choice]
 	if p.Token != nil {
 		c.logs, c.at = append(c.logs, *p.Token), append(c.at, c.runes)
 	}
-	for range p.Text {
-		c.runes++
-	}
+	c.runes += utf8.RuneCountInString(p.Text)
+	a.deltas = a.deltas[:0]
 	if c.split == nil {
-		if p.Text == "" {
-			return nil
+		if p.Text != "" {
+			a.deltas = append(a.deltas, delta{text: p.Text})
 		}
-		return []delta{{text: p.Text}}
+		return a.deltas
 	}
-	parts := c.split.Push(p.Text)
+	a.parts = c.split.Append(a.parts[:0], p.Text)
 	if p.End != nil {
-		parts = append(parts, c.split.Flush()...)
+		a.parts = append(a.parts, c.split.Flush()...)
 	}
-	var list []delta
-	for _, part := range parts {
-		list = append(list, delta{part.Content, part.Reasoning, part.Call})
+	for _, part := range a.parts {
+		a.deltas = append(a.deltas, delta{part.Content, part.Reasoning, part.Call})
 	}
-	return list
+	return a.deltas
 }
 
 // newCall gives a call of a choice its id.

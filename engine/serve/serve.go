@@ -81,6 +81,9 @@ type Piece struct {
 	Text   string   // may be empty
 	Token  *Logprob // the token, where log probabilities were asked for
 	End    *Outcome // with the last piece of a choice
+	// More: what follows is known already, or there is nothing. It is not waited for, and so what there is to
+	// send of this piece may go with it.
+	More bool
 }
 
 // Logprob is a token with its log probability.

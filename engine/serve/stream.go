@@ -5,8 +5,6 @@ import (
 	"net/http"
 	"sync"
 	"time"
-
-	"github.com/valyala/bytebufferpool"
 )
 
 // stream is an answer as server-sent events.
@@ -17,17 +15,20 @@ type stream struct {
 
 	mu    sync.Mutex // pieces and signs of life come from different goroutines
 	began bool
+	head  []byte    // of chunks
+	buf   []byte    // what is to be sent
 	last  time.Time // something was sent
+	limit time.Time // until when the connection takes it
 }
+
+// most is how much waits for what follows, before it is sent all the same.
+const most = 16 << 10
 
 // events answers with a stream. Its head goes out with the first piece, so that a request which cannot
 // be answered still gets a status of its own; or when nothing has come for so long that the client might
 // give up.
 func (a *reply) events(ctx context.Context) {
-	s := &stream{reply: a, out: http.NewResponseController(a.w), last: time.Now()}
-	if a.kind == responseText {
-		s.writing = a.newWriting(func(e *responseEvent) error { return s.send("event: "+e.Type+"\ndata: ", encode(e)) })
-	}
+	s := a.newStream()
 	defer func() { _ = s.out.SetWriteDeadline(time.Time{}) }() // the connection may carry more requests
 	stop := s.keepAlive()
 	res, err := a.generate(ctx, s.piece)
@@ -37,29 +38,44 @@ func (a *reply) events(ctx context.Context) {
 		switch {
 		case f == nil: // nobody listens
 		case s.began && s.writing != nil:
-			_ = s.writing.failed(f) // the stream ends in either case
+			_ = s.writing.failed(f) // it adds to what is to be sent, as event does
+			_ = s.flush()           // the stream ends in either case
 		case s.began:
-			_ = s.event(f.body()) // the stream ends in either case
+			s.event(f.body())
+			_ = s.flush() // the stream ends in either case
 		default:
 			refuse(a.w, f)
 		}
 		return
 	}
-	if s.begin() != nil {
-		return
+	s.finish(res)
+	_ = s.flush() // it is the last
+}
+
+func (a *reply) newStream() *stream {
+	s := &stream{reply: a, out: http.NewResponseController(a.w), head: a.chunkHead(), last: time.Now()}
+	if a.kind == responseText {
+		s.writing = a.newWriting(func(e *responseEvent) error {
+			s.add("event: "+e.Type+"\ndata: ", encode(e))
+			return nil
+		})
 	}
+	return s
+}
+
+// finish adds the end.
+func (s *stream) finish(res Result) {
+	s.begin()
 	if s.writing != nil {
-		_ = s.writing.finish(res) // it is the last
+		_ = s.writing.finish(res) // it adds, which does not fail
 		return
 	}
-	if a.ask.usage {
-		o := a.object(true)
+	if s.ask.usage {
+		o := s.object(true)
 		o.Usage = newUsage(res)
-		if s.event(o) != nil {
-			return
-		}
+		s.event(o)
 	}
-	_ = s.send("data: ", []byte("[DONE]")) // it is the last
+	s.add("data: ", []byte("[DONE]"))
 }
 
 // keepAlive sends comments, which clients skip, while there is nothing else to send. The function that it
@@ -77,8 +93,10 @@ func (s *stream) keepAlive() (stop func()) {
 			case <-tick.C:
 			}
 			s.mu.Lock()
-			if time.Since(s.last) >= s.h.o.Alive && s.begin() == nil {
-				_ = s.send(": ", []byte("waiting")) // the next piece finds out whether anybody is there
+			if time.Since(s.last) >= s.h.o.Alive {
+				s.begin()
+				s.add(": ", []byte("waiting"))
+				_ = s.flush() // the next piece finds out whether anybody is there
 			}
 			s.mu.Unlock()
 		}
@@ -86,10 +104,10 @@ func (s *stream) keepAlive() (stop func()) {
 	return func() { close(done); <-ended }
 }
 
-// begin sends the head, once.
-func (s *stream) begin() error {
+// begin adds the head, once.
+func (s *stream) begin() {
 	if s.began {
-		return nil
+		return
 	}
 	s.began = true
 	head := s.w.Header()
@@ -98,7 +116,8 @@ func (s *stream) begin() error {
 	head.Set("X-Accel-Buffering", "no") // proxies are not to wait for more
 	s.w.WriteHeader(http.StatusOK)
 	if s.writing != nil {
-		return s.writing.begin()
+		_ = s.writing.begin() // it adds, which does not fail
+		return
 	}
 	for i := range s.choices {
 		c := choice{Index: i}
@@ -110,72 +129,88 @@ func (s *stream) begin() error {
 		default:
 			continue
 		}
-		if err := s.event(s.object(true, c)); err != nil {
-			return err
-		}
+		s.event(s.object(true, c))
 	}
-	return nil
 }
 
-// piece sends what a piece adds, and the end of its choice.
+// piece sends what a piece adds, and the end of its choice; or leaves that to the next one, which is known.
 func (s *stream) piece(p Piece) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.begin(); err != nil {
-		return err
-	}
-	if s.writing != nil {
-		for _, d := range s.take(p) {
-			if err := s.writing.add(d); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	state := s.choices[p.Choice]
-	for _, d := range s.take(p) {
-		c := choice{Index: p.Choice, Logprobs: s.logprobs(p.Choice)}
-		switch {
-		case s.kind == plainText:
-			c.Text = &d.text
-		case d.call != nil:
-			n := state.calls
-			call := s.newCall(p.Choice, d.call)
-			call.Index = &n
-			c.Delta = &turn{Calls: []wireCall{call}}
-		case d.reasoning != "":
-			c.Delta = &turn{Reasoning: d.reasoning}
+	s.begin()
+	deltas := s.take(p)
+	for i := range deltas {
+		switch d := &deltas[i]; {
+		case s.writing != nil:
+			_ = s.writing.add(*d) // which does not fail
+		case d.call != nil || len(s.choices[p.Choice].logs) > 0:
+			s.event(s.object(true, s.chunk(p.Choice, d)))
 		default:
-			c.Delta = &turn{Content: &d.text}
-		}
-		if err := s.event(s.object(true, c)); err != nil {
-			return err
+			s.buf = appendText(s.buf, s.head, s.kind, p.Choice, d)
 		}
 	}
-	if p.End == nil {
+	if p.End != nil && s.writing == nil {
+		s.ended(p)
+	}
+	if p.More && len(s.buf) < most {
 		return nil
 	}
+	return s.flush()
+}
+
+// chunk is what a delta adds to a choice.
+func (s *stream) chunk(index int, d *delta) choice {
+	c := choice{Index: index, Logprobs: s.logprobs(index)}
+	switch {
+	case s.kind == plainText:
+		c.Text = &d.text
+	case d.call != nil:
+		n := s.choices[index].calls
+		call := s.newCall(index, d.call)
+		call.Index = &n
+		c.Delta = &turn{Calls: []wireCall{call}}
+	case d.reasoning != "":
+		c.Delta = &turn{Reasoning: d.reasoning}
+	default:
+		c.Delta = &turn{Content: &d.text}
+	}
+	return c
+}
+
+// ended adds the end of a choice.
+func (s *stream) ended(p Piece) {
+	state := s.choices[p.Choice]
 	c := choice{Index: p.Choice, Finish: state.finish(*p.End), Logprobs: s.logprobs(p.Choice)}
 	if s.kind == plainText {
 		c.Text = new("")
 	} else {
 		c.Delta = &turn{}
 	}
-	return s.event(s.object(true, c))
+	s.event(s.object(true, c))
 }
 
-func (s *stream) event(v any) error { return s.send("data: ", encode(v)) }
+func (s *stream) event(v any) { s.add("data: ", encode(v)) }
 
-// send writes one event; a client that takes nothing for Options.Write is let go.
-func (s *stream) send(field string, data []byte) error {
-	s.last = time.Now()
-	if err := s.out.SetWriteDeadline(s.last.Add(s.h.o.Write)); err != nil {
-		return err
+// add adds one event to what is to be sent.
+func (s *stream) add(field string, data []byte) {
+	s.buf = append(append(append(s.buf, field...), data...), "\n\n"...)
+}
+
+// flush sends, in one write; a client that takes nothing for Options.Write is let go. The limit is set anew
+// once a quarter of that time has gone since it was, and not for each token.
+func (s *stream) flush() error {
+	if len(s.buf) == 0 {
+		return nil
 	}
-	b := bytebufferpool.Get()
-	defer bytebufferpool.Put(b)
-	b.B = append(append(append(b.B, field...), data...), "\n\n"...)
-	if _, err := s.w.Write(b.B); err != nil {
+	s.last = time.Now()
+	if wait := s.h.o.Write; s.limit.Sub(s.last) < wait {
+		s.limit = s.last.Add(wait + wait/4)
+		if err := s.out.SetWriteDeadline(s.limit); err != nil {
+			return err
+		}
+	}
+	_, err := s.w.Write(s.buf)
+	if s.buf = s.buf[:0]; err != nil {
 		return err
 	}
 	return s.out.Flush()
