@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"kvasir/batcher"
 	"kvasir/engine/audit"
@@ -16,8 +17,9 @@ import (
 
 // AuditOptions say how the answers of workers are checked.
 type AuditOptions struct {
-	Every int     // rows of a worker of which one is recomputed; 0: 512
-	Share float64 // of one processor's time that this takes; 0: 0.02
+	Every int           // rows of a worker of which one is recomputed; 0: 512
+	Share float64       // of one processor's time that this takes; 0: 0.02
+	Hold  time.Duration // how long a row waits for others to be recomputed with; 0: 10 s
 
 	// Convict keeps the evidence against a worker, which is not let in again, and returns its hash. It may
 	// be nil.
@@ -43,7 +45,7 @@ const maxKnown = 1 << 14
 
 func newAuditor(s *Swarm, o AuditOptions) *auditor {
 	a := &auditor{s: s, o: o, good: map[seal.PublicKey]int{}}
-	a.a = audit.New(audit.Options{Judge: a.judge, Found: a.found, Every: o.Every, Share: o.Share})
+	a.a = audit.New(audit.Options{Judge: a.judge, Found: a.found, Every: o.Every, Share: o.Share, Hold: o.Hold})
 	return a
 }
 
@@ -87,9 +89,9 @@ func (a *auditor) found(f audit.Finding) {
 	}
 	a.s.mu.Lock()
 	defer a.s.mu.Unlock()
-	for _, w := range a.s.present {
+	for _, w := range slices.Concat(a.s.present, a.s.parting, a.s.judged) { // whose last report is still to come
 		if w.key == f.Worker {
-			w.checked.convict(hash, f.Session == 0)
+			w.checked.convict(hash, f.Session)
 			w.drain(errConvicted)
 		}
 	}
@@ -106,7 +108,7 @@ type checked struct {
 
 	mu       sync.Mutex
 	evidence ledger.Hash // under mu
-	more     int64       // wrong rows that it has given as a judge, not told yet; under mu
+	more     int64       // wrong rows that it has given as a judge, or in a session before, not told yet; under mu
 }
 
 // begin begins a session. A nil auditor gives nil.
@@ -126,10 +128,13 @@ func (c *checked) end(key seal.PublicKey) {
 	}
 	c.a.mu.Lock()
 	defer c.a.mu.Unlock()
-	if len(c.a.good) < maxKnown {
+	if _, known := c.a.good[key]; known || len(c.a.good) < maxKnown {
 		c.a.good[key] = c.w.Good()
 	}
 }
+
+// open reports whether rows are still looked at.
+func (c *checked) open() bool { return c != nil && c.w.Open() > 0 }
 
 // wrap has what x answers checked.
 func (c *checked) wrap(x batcher.Timed) batcher.Timed {
@@ -139,14 +144,15 @@ func (c *checked) wrap(x batcher.Timed) batcher.Timed {
 	return audited{x, c.w}
 }
 
-func (c *checked) convict(evidence ledger.Hash, asJudge bool) {
+// convict notes a wrong row of the worker's; session is that of the answer, which its own checking counts.
+func (c *checked) convict(evidence ledger.Hash, session int64) {
 	if c == nil {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.evidence = evidence
-	if asJudge {
+	if session != c.w.ID() {
 		c.more++
 	}
 }

@@ -80,6 +80,58 @@ func TestAWorkerThatAnswersWrongIsConvicted(t *testing.T) {
 	wantEvidence(t, court, string(home), found[0])
 }
 
+// TestWhatALeaverHasPendingIsDecided has a worker leave while its rows wait to be judged: what was right settles
+// all the same, and one wrong row voids it.
+func TestWhatALeaverHasPendingIsDecided(t *testing.T) {
+	for name, cheats := range map[string]bool{"honest": false, "cheat": true} {
+		t.Run(name, func(t *testing.T) {
+			e := open(t, "")
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			m := e.Model()
+			l, err := engine.NewLoopback(ctx, engine.LoopbackConfig{
+				Model: m, Workers: 1, Local: m.Experts, Place: engine.ByLayer(m.Layers, m.PerLayer), Home: t.TempDir(),
+				Audit: &engine.AuditOptions{Share: 1, Hold: 2 * time.Second},
+				Wrap: func(_ int, x moe.Experts) moe.Experts {
+					n := 0
+					return executor(func(ctx context.Context, b *moe.Batch, out *moe.Partials) error {
+						err := x.Forward(ctx, b, out)
+						if n++; cheats && n == 1 && err == nil {
+							out.Row(b.Rows - 1)[7] ^= 1
+						}
+						return err
+					})
+				},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			far := with(t, e, l)
+			req := engine.Request{Prompt: "There was once a king who lived by the sea", Tokens: 32, Choices: 16}
+			if _, err := far.Generate(ctx, req, func(engine.Piece) error { return nil }); err != nil {
+				t.Fatal(err)
+			}
+			l.StopWorker(0)
+			for b := (ledger.Balance{}); b.Settled+b.Voided == 0 || b.Pending > 0; {
+				if _, err := l.PollWallet(ctx); err != nil {
+					t.Fatal(err)
+				}
+				all, err := l.Wallet.Balances(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(all) > 0 {
+					b = all[0]
+				}
+				if cheats && b.Settled > 0 || !cheats && b.Voided > 0 {
+					t.Fatalf("%+v", b)
+				}
+			}
+		})
+	}
+}
+
 // wantVerdicts looks into the wallet.
 func wantVerdicts(ctx context.Context, t *testing.T, l *engine.Loopback, cheat seal.PublicKey) {
 	t.Helper()
@@ -152,6 +204,10 @@ func TestOldEvidenceIsRemoved(t *testing.T) {
 	}
 	now = now.Add(91 * 24 * time.Hour)
 	finding.Answer.Sum[0]++
+	if again, err := court.Convict(finding); err != nil || again != first {
+		t.Fatalf("a second row of the same worker is kept as %x, error %v", again[:4], err)
+	}
+	finding.Worker = seal.NewKey().Public()
 	second, err := court.Convict(finding)
 	if err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"kvasir/batcher"
@@ -15,6 +16,12 @@ const reportEvery = 10 * time.Second
 
 // reportLast is how long the last report of a session may take.
 const reportLast = 5 * time.Second
+
+// How it is found out that the rows of a worker that has left are decided, and of how many at a time.
+const (
+	decidedEvery = time.Second
+	maxJudged    = 1024
+)
 
 // accounts signs the work of one worker and hands it to the worker's hub.
 type accounts struct {
@@ -52,6 +59,34 @@ func (a *accounts) keep(done <-chan struct{}) {
 			return
 		}
 	}
+}
+
+// after reports what becomes of the rows of a worker that has left: until they are decided nothing settles that
+// was signed since they were drawn, and then it holds, or is void. It begins a goroutine, which ends when that is
+// told, or ctx ends; with too many of them it does not. Swarm.mu is held.
+func (a *accounts) after(ctx context.Context) {
+	if a == nil {
+		return // nobody reports
+	}
+	s, w := a.s, a.w
+	if !w.checked.open() && !w.checked.news() || len(s.judged) >= maxJudged {
+		return
+	}
+	s.judged = append(s.judged, w)
+	s.wg.Go(func() {
+		tick := time.NewTicker(decidedEvery)
+		defer tick.Stop()
+		for w.checked.open() && ctx.Err() == nil {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+			}
+		}
+		s.mu.Lock()
+		s.judged = slices.DeleteFunc(s.judged, func(x *attached) bool { return x == w })
+		s.mu.Unlock()
+		a.report(reportLast)
+	})
 }
 
 // report hands over what has been done since the last report, and what the hub has not confirmed.

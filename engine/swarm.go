@@ -103,6 +103,7 @@ type Swarm struct {
 	rest    time.Time       // until when nothing is moved for what was measured; under mu
 	ending  map[string]bool // hubs that drain, until they are back; under mu
 	parting []*attached     // have left, and their counts are not final; under mu
+	judged  []*attached     // have left, and some of their rows are not decided; under mu
 	left    Metrics         // without workers: what is counted here; under mu
 }
 
@@ -215,6 +216,7 @@ func (s *Swarm) Counts() map[string]uint64 { return s.backbone.Counts() }
 // attach runs one worker's session from the beginning to the end. came says that it had a beginning; its
 // end is told to SwarmConfig.Left then.
 func (s *Swarm) attach(ctx context.Context, a *relay.Accepted) (came bool, err error) {
+	all := ctx // of the swarm
 	inner, err := seal.Server(ctx, a.Conn, seal.ServerConfig{Self: s.c.Key, Root: s.c.Root, Paired: a.Worker})
 	if err != nil {
 		_ = a.Conn.Close() // the error says more
@@ -246,8 +248,9 @@ func (s *Swarm) attach(ctx context.Context, a *relay.Accepted) (came bool, err e
 	s.join(w)
 	left := make(chan struct{}) // closed when the worker's counts are final
 	var reports sync.WaitGroup
-	if a := s.newAccounts(w, a.Hub, a.Session); a != nil {
-		reports.Go(func() { a.keep(left) })
+	books := s.newAccounts(w, a.Hub, a.Session)
+	if books != nil {
+		reports.Go(func() { books.keep(left) })
 	}
 	if s.c.Joined != nil {
 		s.mu.Lock()
@@ -284,6 +287,7 @@ func (s *Swarm) attach(ctx context.Context, a *relay.Accepted) (came bool, err e
 	last.Session, last.Here = a.Session, false
 	s.gone = remember(s.gone, last)
 	s.left.leftWith(w)
+	books.after(all)
 	s.parting = slices.DeleteFunc(s.parting, func(x *attached) bool { return x == w })
 	s.mu.Unlock()
 	if s.c.Left != nil {

@@ -223,6 +223,16 @@ func (w *Worker) Turn() Turn {
 	return t
 }
 
+// Open is how many rows were drawn and are not decided.
+func (w *Worker) Open() (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, rows := range w.open {
+		n += rows
+	}
+	return n
+}
+
 // News reports whether a Turn would tell something that the last one did not, beside rows.
 func (w *Worker) News() bool {
 	w.mu.Lock()
