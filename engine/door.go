@@ -45,6 +45,7 @@ func (o *DoorOptions) open(l net.Listener, home Home, log *slog.Logger) (*door, 
 	if !near && !o.Open {
 		d.keys = true
 	}
+	a.Near = near && !o.Open
 	if d.keys {
 		var err error
 		if a.Keys, err = home.path(keysFile); err != nil {

@@ -8,7 +8,9 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"slices"
@@ -22,6 +24,7 @@ import (
 // Options are for New.
 type Options struct {
 	Keys    string           // file of the keys; empty: nobody is asked for one
+	Near    bool             // without keys: only this machine may ask, by an address or as localhost
 	Origins []string         // of pages that may ask, as https://example.org, or * for all; none: none
 	Log     io.Writer        // gets a line of JSON for each request; nil: none
 	Errors  *slog.Logger     // of the node; nil: none
@@ -208,7 +211,7 @@ func (g *Guard) admit(w http.ResponseWriter, r *http.Request, c *Call) bool {
 				Message: "a page of another origin has sent this; --cors allows it"})
 			return false
 		}
-		return true
+		return g.near(w, r)
 	}
 	need, asked := scope(r)
 	if !asked {
@@ -232,6 +235,45 @@ func (g *Guard) admit(w http.ResponseWriter, r *http.Request, c *Call) bool {
 		return false
 	}
 	return true
+}
+
+// near refuses, where nobody is asked for a key, what only this machine may ask: all of it with Options.Near,
+// else what is for finding faults. A page elsewhere whose name was made to lead to this machine counts as the
+// server's own in its reader's browser; what gives it away is the name.
+func (g *Guard) near(w http.ResponseWriter, r *http.Request) bool {
+	deny := func(message string) bool {
+		serve.Deny(w, serve.Denial{Status: http.StatusForbidden, Kind: "invalid_request_error", Code: "not_local", Message: message})
+		return false
+	}
+	if g.o.Near && !g.local(r.Host) {
+		return deny(fmt.Sprintf("this server is for its own machine, and was asked for as %.100q; --keys or --open lets others in", r.Host))
+	}
+	if strings.HasPrefix(r.URL.Path, "/debug/") && !loopback(r.RemoteAddr) {
+		return deny("this is for the server's own machine, or for an API key with the scope admin (--keys)")
+	}
+	return true
+}
+
+// local reports whether a request that came to host means this machine, or comes from a page that may ask.
+func (g *Guard) local(host string) bool {
+	name := host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		name = h
+	}
+	name = strings.ToLower(strings.Trim(name, "[]"))
+	if _, err := netip.ParseAddr(name); err == nil || name == "" || name == "localhost" || strings.HasSuffix(name, ".localhost") {
+		return true
+	}
+	return slices.ContainsFunc(g.o.Origins, func(o string) bool {
+		u, err := url.Parse(o)
+		return o == "*" || err == nil && u.Hostname() == name
+	})
+}
+
+// loopback reports whether an address, with its port, is of this machine.
+func loopback(addr string) bool {
+	a, err := netip.ParseAddrPort(addr)
+	return err == nil && a.Addr().Unmap().IsLoopback()
 }
 
 // unknown refuses a request without a key that holds.

@@ -23,6 +23,7 @@ type bench struct {
 	log   bytes.Buffer
 	guard *Guard
 	seen  []string // owners that the handler saw
+	from  string   // address of who asks
 }
 
 func newBench(t *testing.T, o Options) *bench {
@@ -82,6 +83,7 @@ func (b *bench) do(method, path string, headers ...string) reply {
 		name, value, _ := strings.Cut(h, ": ")
 		r.Header.Set(name, value)
 	}
+	r.RemoteAddr = b.from
 	w := httptest.NewRecorder()
 	b.guard.Around(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := From(r.Context())
@@ -273,6 +275,43 @@ func TestOtherOriginsAskOnlyWhereTheyMay(t *testing.T) {
 	for _, bad := range []string{"", "example.org", "https://a.example/", "ftp://a", "https://", "https://a b"} {
 		if _, err := New(Options{Origins: []string{bad}}); err == nil {
 			t.Errorf("origin %q is taken", bad)
+		}
+	}
+}
+
+// TestANameThatWasMadeToLeadHereIsRefused has a page elsewhere ask under its own name, which a browser takes for
+// the server's.
+func TestANameThatWasMadeToLeadHereIsRefused(t *testing.T) {
+	t.Parallel()
+	for host, want := range map[string]int{
+		"http://127.0.0.1:8080": 200, "http://[::1]:8080": 200, "http://localhost:8080": 200, "http://LOCALHOST": 200,
+		"http://app.localhost": 200, "http://192.0.2.7": 200, "http://good.example:81": 200,
+		"http://evil.example:8080": 403, "http://localhost.evil.example": 403, "http://127.0.0.1.evil.example": 403,
+	} {
+		b := newBench(t, Options{Near: true, Origins: []string{"http://good.example"}})
+		if r := b.do("GET", host+"/status.json"); r.StatusCode != want {
+			t.Errorf("%s: status %d, want %d", host, r.StatusCode, want)
+		}
+		if r := newBench(t, Options{}).do("GET", host+"/status.json"); r.StatusCode != http.StatusOK { // open to everybody
+			t.Errorf("%s: status %d", host, r.StatusCode)
+		}
+		if r := newBench(t, Options{Near: true, Keys: "yes"}).do("GET", host+"/readyz"); r.StatusCode != http.StatusOK {
+			t.Errorf("%s, with keys: status %d", host, r.StatusCode)
+		}
+	}
+}
+
+func TestWithoutKeysFaultsAreLookedForOnThisMachine(t *testing.T) {
+	t.Parallel()
+	for from, want := range map[string]int{
+		"127.0.0.1:1": 200, "[::1]:1": 200, "[::ffff:127.0.0.1]:1": 200, "192.0.2.1:1": 403, "[2001:db8::1]:1": 403, "": 403,
+	} {
+		b := newBench(t, Options{})
+		for path, want := range map[string]int{"/debug/trace": want, "/metrics": 200, "/v1/models": 200} {
+			b.from = from
+			if r := b.do("GET", path); r.StatusCode != want {
+				t.Errorf("%s from %q: status %d, want %d", path, from, r.StatusCode, want)
+			}
 		}
 	}
 }
