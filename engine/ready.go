@@ -127,7 +127,8 @@ func (w *watch) look(ctx context.Context) Readiness {
 	now := w.p.now()
 	idle := now.Sub(w.p.oldest()) >= probeEvery
 	if idle && (w.probed.IsZero() || now.Sub(w.probed) >= probeEvery) {
-		ctx, cancel := context.WithTimeoutCause(ctx, probeTime, fmt.Errorf("a token took more than %v", probeTime))
+		// One who asks and leaves at once must not make the token fail for all who ask after him.
+		ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), probeTime, fmt.Errorf("a token took more than %v", probeTime))
 		w.probed = now
 		if w.err = w.token(ctx); w.err != nil && ctx.Err() != nil {
 			w.err = context.Cause(ctx)

@@ -130,6 +130,24 @@ func TestReadyzDoesNotWaitBehindAnother(t *testing.T) {
 	}
 }
 
+// TestWhoAsksAndLeavesSpoilsNothing has somebody leave while the token is computed: it is there for the next.
+func TestWhoAsksAndLeavesSpoilsNothing(t *testing.T) {
+	b := newReadyBench()
+	ctx, cancel := context.WithCancel(t.Context())
+	token := b.watch.token
+	b.watch.token = func(own context.Context) error {
+		cancel()
+		if err := own.Err(); err != nil {
+			return err
+		}
+		return token(own)
+	}
+	b.look(ctx)
+	if r := b.look(t.Context()); !r.Ready || b.tokens != 1 {
+		t.Errorf("%+v after %d tokens", r, b.tokens)
+	}
+}
+
 func TestEngineComputesATokenOfItsOwn(t *testing.T) {
 	e, err := Open(Options{})
 	if err != nil {
