@@ -161,7 +161,28 @@ func (p *batchProgress) end() {
 // serverFlags say where batches are served.
 type serverFlags struct {
 	Server string `help:"Address of the server (default ${default})." placeholder:"URL" default:"http://127.0.0.1:8080"`
+	apiKeyFlag
 	jsonFlag
+}
+
+// apiKeyFlag is for commands that ask a server which may want a key.
+type apiKeyFlag struct {
+	APIKey apiKey `name:"api-key" help:"API key to send, where the server asks for one." placeholder:"KEY"`
+}
+
+// apiKey is the text of an API key, which is nobody else's to see.
+type apiKey string
+
+// shown is as much of it as names it.
+func (k apiKey) shown() string {
+	return string(k[:min(len(k), len("kv_")+3)]) + "…"
+}
+
+// send puts the key, if there is one, into a request.
+func (f *apiKeyFlag) send(r *http.Request) {
+	if f.APIKey != "" {
+		r.Header.Set("Authorization", "Bearer "+string(f.APIKey))
+	}
 }
 
 // call asks the server and decodes its answer into out; nil leaves the answer's body to the caller.
@@ -175,6 +196,7 @@ func (f *serverFlags) call(ctx context.Context, method, path, kind string, body 
 		return nil, err
 	}
 	req.Header.Set("Content-Type", kind)
+	f.send(req)
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("no server answers at %s: is kvasir serve running? (%w)", f.Server, err)

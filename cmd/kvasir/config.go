@@ -99,6 +99,9 @@ func settingInForce(parsed *kong.Context, s *settings, command string, flag *kon
 	if v.text != "" && flag.Target.Type() == reflect.TypeFor[databaseURL]() {
 		v.text = databaseURL(v.text).shown()
 	}
+	if v.text != "" && flag.Target.Type() == reflect.TypeFor[apiKey]() {
+		v.text = apiKey(v.text).shown()
+	}
 	v.From, v.Name, v.Line = v.source.kind, v.source.name, v.source.line
 	if v.text != "" || flag.Target.Kind() != reflect.Pointer {
 		v.Value = typedValue(settingType(flag).Kind(), &v.text)

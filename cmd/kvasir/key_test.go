@@ -129,10 +129,22 @@ func TestServerAsksForKeysAndWritesItsLog(t *testing.T) {
 			t.Errorf("%s: status %d, want %d and %q: %.300s", c.path, status, c.status, c.text, body)
 		}
 	}
+	// Commands that ask a server have a key too, which kvasir config shows nobody.
+	kvasir(t, "batch", "status", "--server", base).wantFailure(t, statusFailed, "API key is needed")
+	kvasir(t, "batch", "status", "--server", base, "--api-key", made.Key).wantDone(t)
+	kvasir(t, "trace", "--url", base).wantFailure(t, statusFailed, "API key is needed")
+	kvasir(t, "trace", "--url", base, "--api-key", made.Key).wantFailure(t, statusFailed, "no worker takes part")
+	file := filepath.Join(home, "with-key.toml")
+	if err := os.WriteFile(file, []byte("[trace]\napi-key = \""+made.Key+"\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if o := kvasir(t, "config", "--json", "--config", file).wantDone(t); strings.Contains(o.stdout, made.Key[:20]) || !strings.Contains(o.stdout, made.Key[:6]+"…") {
+		t.Errorf("kvasir config: %s", o.stdout)
+	}
 	kvasir(t, "key", "revoke", made.ID, "--home", home).wantDone(t)
 	p.stop()
 	lines, err := os.ReadFile(log)
-	if err != nil || strings.Count(string(lines), "\n") != 5 || strings.Count(string(lines), fmt.Sprintf(`"key":%q`, made.ID)) != 2 ||
+	if err != nil || strings.Count(string(lines), "\n") != 9 || strings.Count(string(lines), fmt.Sprintf(`"key":%q`, made.ID)) != 4 ||
 		strings.Contains(string(lines), made.Key) {
 		t.Errorf("%v: the log is\n%s", err, lines)
 	}

@@ -26,6 +26,7 @@ type traceCmd struct {
 	URL     string        `name:"url" help:"Trace a running kvasir serve instead: its address, such as http://127.0.0.1:8080." placeholder:"URL"`
 	Steps   *whole        `help:"With --url: how many steps to wait for (default 32, up to 4096)." placeholder:"N"`
 	Wait    time.Duration `help:"With --url: how long to wait for them (default 10s, up to 1m)." placeholder:"TIME"`
+	apiKeyFlag
 	jsonFlag
 }
 
@@ -33,7 +34,7 @@ type traceCmd struct {
 func (traceCmd) Help() string {
 	return `Shows where the time of a token goes, layer by layer: in the backbone, in the queue before a worker, on the wire each way, in the worker, and in combining the answers; and who is waited for. It starts a swarm of its own on this machine, as kvasir demo does, or looks at a running kvasir serve with --url. What the wire takes is reckoned from the smallest round trip and the rates that were measured; what is left of a dispatch is the worker's.
 
-A serving machine answers GET /debug/trace?steps=N&wait=TIME with what --json prints. It watches one trace at a time, and only while somebody generates.
+A serving machine answers GET /debug/trace?steps=N&wait=TIME with what --json prints. It watches one trace at a time, and only while somebody generates. Where the server asks for API keys, --api-key is to be one with the scope admin; else only its own machine may ask.
 
 Examples:
 
@@ -120,6 +121,7 @@ func (c *traceCmd) ask(ctx context.Context) (t engine.Trace, err error) {
 	if err != nil {
 		return t, usagef("--url: %v", err)
 	}
+	c.send(r)
 	res, err := http.DefaultClient.Do(r)
 	if err != nil {
 		return t, fmt.Errorf("%w; is kvasir serve running there?", err)
