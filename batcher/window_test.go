@@ -33,7 +33,7 @@ func (d *distant) Forward(_ context.Context, b *moe.Batch, out *moe.Partials) er
 	return nil
 }
 
-// TestALaneHasMoreUnderWayTheFartherItGoes lets forty callers with full batches at a lane.
+// TestALaneHasMoreUnderWayTheFartherItGoes lets thirty callers with full batches at a lane.
 func TestALaneHasMoreUnderWayTheFartherItGoes(t *testing.T) {
 	for _, c := range []struct {
 		rtt    time.Duration
@@ -50,7 +50,7 @@ func TestALaneHasMoreUnderWayTheFartherItGoes(t *testing.T) {
 			}
 			defer l.Close()
 			var callers sync.WaitGroup
-			for range 40 {
+			for range 30 {
 				callers.Go(func() {
 					var out moe.Partials
 					for range 3 {

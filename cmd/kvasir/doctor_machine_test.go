@@ -21,6 +21,7 @@ func TestKernelThatCannotBeHadEndsEveryCommand(t *testing.T) {
 	least := map[string][]string{ // arguments without which a command does not come so far
 		"worker": nil, "token revoke": {"00"}, "token grant": nil, "model profile": {"none.gguf"}, "model synth": {"none.gguf"},
 		"batch run": {"in", "-o", "out"}, "batch submit": {"in"}, "batch watch": {"x"}, "batch fetch": {"x"}, "batch cancel": {"x"},
+		"key revoke": {"x"}, "ledger grant": nil, "ledger pardon": nil,
 	}
 	for _, c := range commands {
 		args, known := least[c]
