@@ -56,8 +56,8 @@ func ledgerHome(t *testing.T) (home string, worker, backbone seal.PublicKey) {
 
 type feedOf []ledger.Entry
 
-func (f feedOf) After(_ context.Context, id int64, _ int) (ledger.Page, error) {
-	return ledger.Page{Entries: f[id:], Last: int64(len(f))}, nil
+func (f feedOf) After(_ context.Context, at ledger.Mark, _ int) (ledger.Page, error) {
+	return ledger.Page{Entries: f[at.ID:], Last: int64(len(f))}, nil
 }
 
 func TestLedgerCommandsTellTheBooks(t *testing.T) {

@@ -16,14 +16,18 @@ type Balance struct {
 	Settled NKVR  // checked: it stays
 	Voided  NKVR  // was pending when a row was found wrong
 	Waiting NKVR  // not credited yet: the backbone's limit is reached
+
+	Agreed   int64 // reports that the worker has countersigned
+	Disputed int64 // reports that it disputes
 }
 
 const balances = `SELECT r.worker, count(*), sum(r.picks), sum(r.bytes),
 		coalesce((SELECT balance FROM accounts WHERE kind = 'pending' AND owner = r.worker), 0),
 		coalesce((SELECT balance FROM accounts WHERE kind = 'settled' AND owner = r.worker), 0),
 		sum(CASE WHEN r.verdict = 'voided' THEN r.nkvr ELSE 0 END),
-		sum(CASE WHEN r.funded = 0 AND r.verdict <> 'voided' THEN r.nkvr ELSE 0 END)
-	FROM reports r`
+		sum(CASE WHEN r.funded = 0 AND r.verdict <> 'voided' THEN r.nkvr ELSE 0 END),
+		count(CASE WHEN s.id IS NOT NULL AND NOT ` + disputed + ` THEN 1 END), count(CASE WHEN ` + disputed + ` THEN 1 END)
+	FROM reports r LEFT JOIN statements s ON ` + about + " "
 
 // Balances returns all workers, by key.
 func (w *Wallet) Balances(ctx context.Context) ([]Balance, error) {
@@ -42,7 +46,8 @@ func (w *Wallet) Balance(ctx context.Context, worker seal.PublicKey) (Balance, e
 func (w *Wallet) balances(ctx context.Context, query string, args ...any) (all []Balance, err error) {
 	err = w.file.each(ctx, func(scan func(...any) error) error {
 		var b Balance
-		if err := scan(keyColumn{&b.Worker}, &b.Reports, &b.Picks, &b.Output, &b.Pending, &b.Settled, &b.Voided, &b.Waiting); err != nil {
+		if err := scan(keyColumn{&b.Worker}, &b.Reports, &b.Picks, &b.Output, &b.Pending, &b.Settled, &b.Voided, &b.Waiting,
+			&b.Agreed, &b.Disputed); err != nil {
 			return err
 		}
 		all = append(all, b)

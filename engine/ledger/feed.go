@@ -2,34 +2,52 @@ package ledger
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// Feed is a hub's reports as a gateway reads them. *Hub and *Client are one.
+// Feed is a hub's reports and statements as a gateway reads them. *Hub and *Client are one.
 type Feed interface {
-	// After returns entries with ids above id, ascending, at most limit and at most PageMax.
-	After(ctx context.Context, id int64, limit int) (Page, error)
+	// After returns entries with ids above the mark's, ascending, at most limit and at most PageMax. It tells
+	// the hub that all up to the mark is in a wallet.
+	After(ctx context.Context, at Mark, limit int) (Page, error)
+}
+
+// Mark is how far a feed was read.
+type Mark struct {
+	ID   int64
+	Hash Hash // Entry.Hash of the entry; zeros: not known
 }
 
 // Page is a piece of a feed.
 type Page struct {
 	Entries []Entry `json:"entries"`
 	Last    int64   `json:"last"` // the highest id that the hub has; 0: none
+
+	// Seen is Entry.Hash of the entry that the page follows; none: there is no such entry, or the hub does
+	// not say. A hub that was put back from an old copy has other entries by the same ids.
+	Seen []byte `json:"seen,omitempty"`
 }
 
-// Entry is one report in a feed. Nothing of it is trusted before it is checked.
+// Entry is one report or one statement in a feed. Nothing of it is trusted before it is checked.
 type Entry struct {
-	ID     int64  `json:"id"`
-	Grant  string `json:"grant"` // text of the backbone's seal.Grant
-	Report []byte `json:"report"`
+	ID        int64  `json:"id"`
+	Grant     string `json:"grant,omitempty"` // text of the backbone's seal.Grant, of a report
+	Report    []byte `json:"report,omitempty"`
+	Statement []byte `json:"statement,omitempty"`
 }
+
+// Hash tells entries apart.
+func (e *Entry) Hash() Hash { return sha256.Sum256(slices.Concat(e.Report, e.Statement)) }
 
 const (
 	// PageMax is the most entries of a page.
@@ -40,10 +58,13 @@ const (
 	requestTime = 30 * time.Second
 )
 
-// check returns ErrBadPage unless the page answers After(id, limit).
+// check returns ErrBadPage unless the page answers After, from id on.
 func (p *Page) check(id int64, limit int) error {
 	if len(p.Entries) > limit {
 		return fmt.Errorf("%w: %d entries, asked for %d", ErrBadPage, len(p.Entries), limit)
+	}
+	if len(p.Seen) != 0 && len(p.Seen) != len(Hash{}) {
+		return fmt.Errorf("%w: hash of %d bytes", ErrBadPage, len(p.Seen))
 	}
 	last := id
 	for _, e := range p.Entries {
@@ -58,7 +79,7 @@ func (p *Page) check(id int64, limit int) error {
 	return nil
 }
 
-// Handler serves a hub's feed: GET ?after=ID&limit=N, answered with a Page as JSON. It asks nobody who
+// Handler serves a hub's feed: GET ?after=ID&seen=HASH&limit=N, answered with a Page as JSON. It asks nobody who
 // they are: put authentication around it.
 func Handler(h *Hub) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -78,7 +99,11 @@ func Handler(h *Hub) http.Handler {
 			http.Error(w, "limit is not a number from 1", http.StatusBadRequest)
 			return
 		}
-		page, err := h.After(r.Context(), after, limit)
+		at := Mark{ID: after}
+		if seen, err := hex.DecodeString(query.Get("seen")); err == nil { // older gateways do not say
+			copy(at.Hash[:], seen)
+		}
+		page, err := h.After(r.Context(), at, limit)
 		if r.Context().Err() != nil {
 			return // nobody is there to answer
 		}
@@ -102,14 +127,18 @@ type Client struct {
 }
 
 // After is Feed's. It gives up after 30 seconds.
-func (c *Client) After(ctx context.Context, id int64, limit int) (page Page, err error) {
+func (c *Client) After(ctx context.Context, mark Mark, limit int) (page Page, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
 	at, err := url.Parse(c.URL)
 	if err != nil {
 		return Page{}, fmt.Errorf("ledger: feed: %w", err)
 	}
-	at.RawQuery = url.Values{"after": {strconv.FormatInt(id, 10)}, "limit": {strconv.Itoa(limit)}}.Encode()
+	query := url.Values{"after": {strconv.FormatInt(mark.ID, 10)}, "limit": {strconv.Itoa(limit)}}
+	if mark.Hash != (Hash{}) {
+		query.Set("seen", hex.EncodeToString(mark.Hash[:]))
+	}
+	at.RawQuery = query.Encode()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
 	if err != nil {
 		return Page{}, fmt.Errorf("ledger: feed: %w", err)
@@ -135,5 +164,5 @@ func (c *Client) After(ctx context.Context, id int64, limit int) (page Page, err
 	if err := json.Unmarshal(body, &page); err != nil {
 		return Page{}, fmt.Errorf("%w: %w", ErrBadPage, err)
 	}
-	return page, page.check(id, limit)
+	return page, page.check(mark.ID, limit)
 }

@@ -33,7 +33,7 @@ func TestFeedTravelsInPages(t *testing.T) {
 	}{
 		{0, 2, "1 2 of 5"}, {2, 2, "3 4 of 5"}, {4, 2, "5 of 5"}, {5, 2, "of 5"}, {6, 2, "of 5"}, {0, 100_000, "1 2 3 4 5 of 5"},
 	} {
-		page, err := feed.After(t.Context(), c.after, c.limit)
+		page, err := feed.After(t.Context(), Mark{ID: c.after}, c.limit)
 		must(t, err)
 		got := ""
 		for _, e := range page.Entries {
@@ -97,7 +97,7 @@ func TestClientRefuses(t *testing.T) {
 		{"too high", answer(200, `{"entries":[{"id":99999999999999999999}],"last":3}`), ErrBadPage.Error()},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := serve(t, c.handler).After(t.Context(), 0, 2)
+			_, err := serve(t, c.handler).After(t.Context(), Mark{}, 2)
 			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 				t.Fatalf("error is %v, want %q in one line", err, c.want)
 			}

@@ -33,6 +33,7 @@ type kind struct {
 var (
 	hubFile    = kind{"a hub's ledger", 0x4b76_4875, "migrations/hub"}
 	walletFile = kind{"a gateway's wallets", 0x4b76_5761, "migrations/wallet"}
+	outboxFile = kind{"an outbox of receipts", 0x4b76_4f75, "migrations/outbox"}
 )
 
 // file is a SQLite database with one connection: this program's only writer. Other processes may have
@@ -198,7 +199,7 @@ func (f *file) update(ctx context.Context, do func(*tx) error) error {
 
 // own reports whether an error is about what was asked, and not about the file.
 func own(err error) bool {
-	for _, e := range []error{ErrNoSession, ErrWrongSession, ErrMeterBack, ErrFeedBack} {
+	for _, e := range []error{ErrNoSession, ErrNoReport, ErrWrongSession, ErrMeterBack, ErrFeedBack} {
 		if errors.Is(err, e) {
 			return true
 		}

@@ -116,7 +116,7 @@ func TestDamageIsToldWhereItIsFound(t *testing.T) {
 	feed = append(feed, s.entries(next(t, r, 2))...).renumber()
 	_, err := w.Poll(t.Context(), "hub", feed)
 	wantError(t, err, ErrDamaged)
-	if n, err := w.watermark(t.Context(), "hub"); n != 1 || err != nil {
+	if n, err := w.watermark(t.Context(), "hub"); n.ID != 1 || err != nil {
 		t.Fatalf("watermark %d, %v: damage must not be passed by", n, err)
 	}
 }

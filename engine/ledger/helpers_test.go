@@ -85,17 +85,17 @@ func (s *swarm) entries(signed ...[]byte) memory {
 // memory is a Feed that is a slice, ids from 1.
 type memory []Entry
 
-func (m memory) After(_ context.Context, id int64, limit int) (Page, error) {
+func (m memory) After(_ context.Context, at Mark, limit int) (Page, error) {
 	last := int64(len(m))
-	from := min(id, last)
+	from := min(at.ID, last)
 	return Page{Entries: m[from:min(from+int64(limit), last)], Last: last}, nil
 }
 
 // feedFunc is a Feed that is a function.
-type feedFunc func(ctx context.Context, id int64, limit int) (Page, error)
+type feedFunc func(ctx context.Context, at Mark, limit int) (Page, error)
 
-func (f feedFunc) After(ctx context.Context, id int64, limit int) (Page, error) {
-	return f(ctx, id, limit)
+func (f feedFunc) After(ctx context.Context, at Mark, limit int) (Page, error) {
+	return f(ctx, at, limit)
 }
 
 func openHub(t testing.TB, path string) *Hub {

@@ -57,21 +57,24 @@ func (h *Hub) Begin(ctx context.Context, s Session) error {
 	if s.Worker.IsZero() || s.Backbone.Key.IsZero() {
 		return fmt.Errorf("%w: session %s lacks a key", ErrWrongSession, s.ID)
 	}
-	return h.file.update(ctx, func(t *tx) error {
-		worker, backbone, err := parties(ctx, t, s.ID)
-		switch {
-		case errors.Is(err, ErrNoSession):
-		case err != nil:
-			return err
-		case worker != s.Worker || backbone != s.Backbone.Key:
-			return fmt.Errorf("%w: id %s is taken", ErrWrongSession, s.ID)
-		default:
-			return nil
-		}
-		return t.exec(ctx, `INSERT INTO sessions
-			(id, worker, backbone, grant_text, started, ended, to_worker, to_backbone) VALUES ($1, $2, $3, $4, $5, 0, 0, 0)`,
-			s.ID.String(), s.Worker.String(), s.Backbone.Key.String(), string(grant), s.Start.UnixMilli())
-	})
+	return h.file.update(ctx, func(t *tx) error { return begin(ctx, t, &s, string(grant), 0) })
+}
+
+// begin enters a session unless it is there.
+func begin(ctx context.Context, t *tx, s *Session, grant string, claimed int) error {
+	worker, backbone, err := parties(ctx, t, s.ID)
+	switch {
+	case errors.Is(err, ErrNoSession):
+	case err != nil:
+		return err
+	case worker != s.Worker || backbone != s.Backbone.Key:
+		return fmt.Errorf("%w: id %s is taken", ErrWrongSession, s.ID)
+	default:
+		return nil
+	}
+	return t.exec(ctx, `INSERT INTO sessions (id, worker, backbone, grant_text, started, ended, to_worker, to_backbone, claimed)
+		VALUES ($1, $2, $3, $4, $5, 0, 0, 0, $6)`,
+		s.ID.String(), s.Worker.String(), s.Backbone.Key.String(), grant, s.Start.UnixMilli(), claimed)
 }
 
 // parties returns the two keys of a session.
@@ -143,15 +146,33 @@ func meter(ctx context.Context, t *tx, c Count) error {
 // malformed, not signed by the session's backbone or about another worker, what leaves a gap, and
 // what contradicts the chain.
 func (h *Hub) Append(ctx context.Context, signed []byte) (Report, error) {
-	r, err := Verify(signed)
-	if err != nil {
-		return Report{}, err
+	r, _, err := h.enter(ctx, signed, nil)
+	return r, err
+}
+
+// Claim is Append for a hub that may have lost what it had: a session that it does not know is entered with
+// the report, and the reports before this one may be missing; the wallet, which may have read them, looks at
+// that. The caller has checked the grant. It returns true for a report that is new here.
+func (h *Hub) Claim(ctx context.Context, grant seal.Grant, signed []byte) (Report, bool, error) {
+	return h.enter(ctx, signed, &grant)
+}
+
+// enter is Append, or with a grant Claim.
+func (h *Hub) enter(ctx context.Context, signed []byte, grant *seal.Grant) (r Report, fresh bool, err error) {
+	if r, err = Verify(signed); err != nil {
+		return Report{}, false, err
 	}
 	total, err := r.Total()
 	if err != nil {
-		return Report{}, err
+		return Report{}, false, err
 	}
 	err = h.file.update(ctx, func(t *tx) error {
+		if grant != nil && grant.Key == r.Backbone {
+			s := Session{ID: r.Session, Worker: r.Worker, Backbone: *grant, Start: r.Time}
+			if err := begin(ctx, t, &s, grant.String(), 1); err != nil {
+				return err
+			}
+		}
 		worker, backbone, err := parties(ctx, t, r.Session)
 		if err != nil {
 			return err
@@ -161,19 +182,26 @@ func (h *Hub) Append(ctx context.Context, signed []byte) (Report, error) {
 		}
 		stored, err := place(ctx, t, &r, signed, "SELECT sequence, signed FROM reports WHERE session = $1",
 			r.Session.String())
+		if grant != nil && errors.Is(err, ErrGap) {
+			err = nil
+		}
 		if stored || err != nil {
 			return err
 		}
+		fresh = true
 		_, err = t.insert(ctx, `INSERT INTO reports (id, session, sequence, worker, picks, bytes, signed)
-			SELECT coalesce(max(id), 0) + 1, $1, $2, $3, $4, $5, $6 FROM reports RETURNING id`,
+			SELECT `+nextEntry+`, $1, $2, $3, $4, $5, $6 RETURNING id`,
 			r.Session.String(), r.Sequence, r.Worker.String(), total.Picks, total.Bytes, signed)
 		return err
 	})
 	if err != nil {
-		return Report{}, err
+		return Report{}, false, err
 	}
-	return r, nil
+	return r, fresh, nil
 }
+
+// nextEntry is the id of the next entry of the feed.
+const nextEntry = "(SELECT max(id) + 1 FROM (SELECT 0 AS id UNION ALL SELECT max(id) FROM reports UNION ALL SELECT max(id) FROM statements) e)"
 
 // place finds the place of a report in its session's chain, which chain selects. It returns true when
 // the report is there already, and an error when it does not fit.
@@ -197,30 +225,6 @@ func place(ctx context.Context, t *tx, r *Report, signed []byte, chain string, a
 		return false, fmt.Errorf("%w: there is another report %d of session %s", ErrFork, r.Sequence, r.Session)
 	}
 	return true, nil
-}
-
-// After is Feed's.
-func (h *Hub) After(ctx context.Context, id int64, limit int) (page Page, err error) {
-	limit = max(1, min(limit, PageMax))
-	page.Entries = []Entry{}
-	err = h.file.db.QueryRowContext(ctx, "SELECT coalesce(max(id), 0) FROM reports").Scan(&page.Last)
-	if err != nil {
-		return Page{}, h.file.explain(err)
-	}
-	// What has come since is for the next page, so that Last is true of this one.
-	err = h.file.each(ctx, func(scan func(...any) error) error {
-		var e Entry
-		if err := scan(&e.ID, &e.Grant, &e.Report); err != nil {
-			return err
-		}
-		page.Entries = append(page.Entries, e)
-		return nil
-	}, `SELECT r.id, s.grant_text, r.signed FROM reports r JOIN sessions s ON s.id = r.session
-		WHERE r.id > $1 AND r.id <= $2 ORDER BY r.id LIMIT $3`, id, page.Last, limit)
-	if err != nil {
-		return Page{}, err
-	}
-	return page, nil
 }
 
 // Session returns a session.

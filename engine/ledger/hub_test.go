@@ -22,7 +22,7 @@ func TestHubTakesReportsOnce(t *testing.T) {
 		_, err := h.Append(ctx, signed)
 		must(t, err)
 	}
-	page, err := h.After(ctx, 0, 10)
+	page, err := h.After(ctx, Mark{}, 10)
 	must(t, err)
 	if want := (Page{Entries: s.entries(one, two, three), Last: 3}); !reflect.DeepEqual(page, want) {
 		t.Fatalf("feed is %+v\nwant    %+v", page, want)
@@ -79,7 +79,7 @@ func TestHubRefusesReports(t *testing.T) {
 	}
 	_, err = h.Append(ctx, three)
 	must(t, err) // nothing of the above is left behind
-	page, err := h.After(ctx, 0, 100)
+	page, err := h.After(ctx, Mark{}, 100)
 	must(t, err)
 	if page.Last != 3 {
 		t.Fatalf("%d entries, want 3", page.Last)
@@ -148,7 +148,7 @@ func TestHubIsSafeForConcurrentUse(t *testing.T) {
 		})
 		wg.Go(func() {
 			for range reports {
-				page, err := h.After(t.Context(), 0, PageMax)
+				page, err := h.After(t.Context(), Mark{}, PageMax)
 				if err == nil {
 					err = page.check(0, PageMax)
 				}
@@ -160,7 +160,7 @@ func TestHubIsSafeForConcurrentUse(t *testing.T) {
 	}
 	wg.Wait()
 	must(t, errors.Join(errs...))
-	page, err := h.After(t.Context(), 10, 1)
+	page, err := h.After(t.Context(), Mark{ID: 10}, 1)
 	must(t, err)
 	if len(page.Entries) != 1 || page.Entries[0].ID != 11 || page.Last != 12 {
 		t.Fatalf("page is %+v", page)

@@ -18,6 +18,11 @@
 //
 // A report beyond what its backbone may owe (Grant) is kept, and credited when the limit allows it.
 //
+// A worker answers each report with a Statement, which agrees or disputes; it reaches the hub on a way of
+// its own, not through the backbone, and the wallet in the hub's feed. It moves no money: it is there to be
+// read. Both sides keep what they have signed in an Outbox until a wallet has read it (Mark), and give it to
+// the hub again, so that nothing is lost with a hub's file.
+//
 // Invariants of a wallet, which Verify checks:
 //
 //  1. The two entries of a transfer add up to zero, and are worth the report's bytes by the rate of its
@@ -40,8 +45,10 @@ import (
 var (
 	// ErrBadReport: the bytes are not a report, or one that cannot be.
 	ErrBadReport = errors.New("ledger: not a report")
-	// ErrBadSignature: the backbone that a report names did not sign it.
-	ErrBadSignature = errors.New("ledger: signature does not fit the report")
+	// ErrBadStatement: the bytes are not a statement, or one that cannot be.
+	ErrBadStatement = errors.New("ledger: not a statement")
+	// ErrBadSignature: the backbone that a report names, or the worker of a statement, did not sign it.
+	ErrBadSignature = errors.New("ledger: signature does not fit")
 	// ErrGap: reports before this one are missing.
 	ErrGap = errors.New("ledger: a report is missing")
 	// ErrFork: there is another report in this place, or the one before is another than this names.
@@ -56,6 +63,8 @@ var (
 
 	// ErrNoSession: the hub has no session of this id.
 	ErrNoSession = errors.New("ledger: no such session")
+	// ErrNoReport: the hub does not have the report that a statement is about; it may come.
+	ErrNoReport = errors.New("ledger: no such report yet")
 	// ErrWrongSession: the hub's session of this id is between others.
 	ErrWrongSession = errors.New("ledger: session is between others")
 	// ErrMeterBack: a count of bytes is below the one before it.

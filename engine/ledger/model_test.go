@@ -123,7 +123,7 @@ func (m *model) report() {
 }
 
 func (m *model) poll() {
-	small := feedFunc(func(ctx context.Context, id int64, _ int) (Page, error) { return m.feed.After(ctx, id, 2) })
+	small := feedFunc(func(ctx context.Context, at Mark, _ int) (Page, error) { return m.feed.After(ctx, at, 2) })
 	_, err := m.w.Poll(m.t.Context(), "hub", small)
 	if errors.Is(err, ErrFeedBack) {
 		m.rt.Fatalf("the feed did not go back: %v", err)

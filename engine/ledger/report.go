@@ -4,6 +4,7 @@ import (
 	"crypto/ed25519"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"time"
 
@@ -100,6 +101,17 @@ type LayerPicks struct {
 // Hash is SHA-256 over a report's bytes without the signature: a signature can be made anew, the rest
 // cannot.
 type Hash [sha256.Size]byte
+
+// hex returns the hash as the files have it.
+func (h Hash) hex() string { return hex.EncodeToString(h[:]) }
+
+func parseHash(text string) (h Hash, err error) {
+	b, err := hex.DecodeString(text)
+	if err != nil || len(b) != len(h) {
+		return Hash{}, fmt.Errorf("%w: a hash of %d characters", ErrDamaged, len(text))
+	}
+	return Hash(b), nil
+}
 
 const (
 	reportVersion = 2

@@ -114,10 +114,10 @@ func (w *Wallet) credit(ctx context.Context, t *tx, hub string, v verified) (rew
 		funded = 1
 	}
 	in.id, err = t.insert(ctx, `INSERT INTO reports
-		(id, hub, backbone, session, sequence, worker, at, picks, bytes, nkvr, funded, verdict, said_by, signed)
-		SELECT coalesce(max(id), 0) + 1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 'pending', 0, $11 FROM reports RETURNING id`,
+		(id, hub, backbone, session, sequence, worker, at, picks, bytes, nkvr, funded, verdict, said_by, signed, hash)
+		SELECT coalesce(max(id), 0) + 1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 'pending', 0, $11, $12 FROM reports RETURNING id`,
 		hub, r.Backbone.String(), r.Session.String(), r.Sequence, r.Worker.String(), r.Time.UnixMilli(), v.total.Picks, v.total.Bytes,
-		int64(in.nkvr), funded, v.Report)
+		int64(in.nkvr), funded, v.Report, HashOf(v.Report).hex())
 	if err != nil {
 		return 0, false, err
 	}

@@ -67,6 +67,9 @@ func (w *Wallet) Verify(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := w.statements(ctx); err != nil {
+		return err
+	}
 	return w.verdicts(ctx)
 }
 

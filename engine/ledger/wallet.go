@@ -35,7 +35,9 @@ func (w *Wallet) Close() error { return w.file.close() }
 type Polled struct {
 	Entries  int // read
 	Credited int // reports that were new and hold
-	Refused  int // reports that do not hold; see Refusals
+	Stated   int // statements of workers that were new
+	Disputed int // of those
+	Refused  int // entries that do not hold; see Refusals
 	Reward   NKVR
 }
 
@@ -43,31 +45,34 @@ type Polled struct {
 // to, up to its end, and credits what holds. A report that does not hold is put down with the reason,
 // and the next one is looked at.
 //
-// A hub that has less than was read already gets ErrFeedBack, and is read from its first entry the
+// A hub that has less than was read already, or something else in its place, gets ErrFeedBack, and is read from its first entry the
 // next time: what was credited stays credited, once.
 func (w *Wallet) Poll(ctx context.Context, hub string, feed Feed) (sum Polled, err error) {
 	if hub == "" || len(hub) > seal.MaxName {
 		return Polled{}, fmt.Errorf("ledger: a hub's name has 1 to %d bytes", seal.MaxName)
 	}
 	for {
-		after, err := w.watermark(ctx, hub)
+		at, err := w.watermark(ctx, hub)
 		if err != nil {
 			return sum, err
 		}
-		page, err := feed.After(ctx, after, PageMax)
+		page, err := feed.After(ctx, at, PageMax)
 		if err != nil {
 			return sum, err
 		}
-		if page.Last < after {
-			return sum, w.rewind(ctx, hub, after, page.Last)
+		if page.Last < at.ID {
+			return sum, w.rewind(ctx, hub, at.ID, fmt.Sprintf("has %d entries, %d were read", page.Last, at.ID))
 		}
-		if err := page.check(after, PageMax); err != nil {
+		if err := page.check(at.ID, PageMax); err != nil {
 			return sum, fmt.Errorf("hub %s: %w", hub, err)
+		}
+		if len(page.Seen) != 0 && at.Hash != (Hash{}) && Hash(page.Seen) != at.Hash {
+			return sum, w.rewind(ctx, hub, at.ID, fmt.Sprintf("has another entry %d than was read", at.ID))
 		}
 		if len(page.Entries) == 0 {
 			return sum, nil
 		}
-		if err := w.take(ctx, hub, after, page.Entries, &sum); err != nil {
+		if err := w.take(ctx, hub, at.ID, page.Entries, &sum); err != nil {
 			return sum, err
 		}
 	}
@@ -92,6 +97,9 @@ func (w *Wallet) Follow(ctx context.Context, hub string, feed Feed, pause time.D
 			w.log.Warn("feed cannot be read, credit waits", "hub", hub, "error", err)
 		}
 		said = text
+		if sum.Disputed > 0 {
+			w.log.Warn("a worker disputes what was signed for it; see kvasir ledger top", "hub", hub, "reports", sum.Disputed)
+		}
 		if sum.Credited > 0 {
 			w.log.Debug("credited", "hub", hub, "reports", sum.Credited, "nkvr", int64(sum.Reward))
 		}
@@ -103,36 +111,44 @@ func (w *Wallet) Follow(ctx context.Context, hub string, feed Feed, pause time.D
 	}
 }
 
-func (w *Wallet) watermark(ctx context.Context, hub string) (id int64, err error) {
-	err = w.file.db.QueryRowContext(ctx, "SELECT watermark FROM feeds WHERE hub = $1", hub).Scan(&id)
+func (w *Wallet) watermark(ctx context.Context, hub string) (at Mark, err error) {
+	var hash string
+	err = w.file.db.QueryRowContext(ctx, "SELECT watermark, hash FROM feeds WHERE hub = $1", hub).Scan(&at.ID, &hash)
 	if errors.Is(err, sql.ErrNoRows) {
-		return 0, nil
+		return Mark{}, nil
 	}
-	return id, w.file.explain(err)
+	if err == nil && hash != "" {
+		at.Hash, err = parseHash(hash)
+	}
+	return at, w.file.explain(err)
 }
 
 // rewind makes the next Poll begin at the feed's first entry.
-func (w *Wallet) rewind(ctx context.Context, hub string, after, last int64) error {
+func (w *Wallet) rewind(ctx context.Context, hub string, after int64, why string) error {
 	err := w.file.update(ctx, func(t *tx) error {
-		return t.exec(ctx, "UPDATE feeds SET watermark = 0 WHERE hub = $1 AND watermark = $2", hub, after)
+		return t.exec(ctx, "UPDATE feeds SET watermark = 0, hash = '' WHERE hub = $1 AND watermark = $2", hub, after)
 	})
 	if err != nil {
 		return err
 	}
-	return fmt.Errorf("%w: hub %s has %d entries, %d were read; it is read again from the first",
-		ErrFeedBack, hub, last, after)
+	return fmt.Errorf("%w: hub %s %s; it is read again from the first", ErrFeedBack, hub, why)
 }
 
-// verified is an entry after the checks that need no file: a report, or why there is none.
+// verified is an entry after the checks that need no file: a report or a statement, or why there is none.
 type verified struct {
 	Entry
-	report Report
-	total  Total
-	err    error
+	report    Report
+	total     Total
+	statement Statement
+	err       error
 }
 
 func (w *Wallet) verify(e Entry) verified {
 	v := verified{Entry: e}
+	if len(e.Statement) > 0 && len(e.Report) == 0 {
+		v.statement, v.err = VerifyStatement(e.Statement)
+		return v
+	}
 	if v.report, v.err = Verify(e.Report); v.err != nil {
 		return v
 	}
@@ -183,13 +199,8 @@ func (w *Wallet) take(ctx context.Context, hub string, after int64, entries []En
 			return err
 		}
 		for _, v := range page {
-			got.Entries++
-			reward, credited, err := w.credit(ctx, t, hub, v)
-			switch {
-			case credited:
-				got.Credited++
-				got.Reward += reward
-			case refusal(err):
+			err := w.one(ctx, t, hub, v, &got)
+			if refusal(err) {
 				v.err = err
 				refused = append(refused, v)
 				err = t.exec(ctx, "INSERT INTO refusals (hub, entry, reason) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
@@ -199,24 +210,48 @@ func (w *Wallet) take(ctx context.Context, hub string, after int64, entries []En
 				return err
 			}
 		}
-		return t.exec(ctx, "UPDATE feeds SET watermark = $1 WHERE hub = $2", entries[len(entries)-1].ID, hub)
+		last := entries[len(entries)-1]
+		return t.exec(ctx, "UPDATE feeds SET watermark = $1, hash = $2 WHERE hub = $3", last.ID, last.Hash().hex(), hub)
 	})
 	if err != nil {
 		return err
 	}
 	for _, v := range refused {
-		w.log.Warn("report refused", "hub", hub, "entry", v.ID, "error", v.err)
+		w.log.Warn("entry refused", "hub", hub, "entry", v.ID, "error", v.err)
 	}
 	sum.Entries += got.Entries
 	sum.Credited += got.Credited
+	sum.Stated += got.Stated
+	sum.Disputed += got.Disputed
 	sum.Refused += len(refused)
 	sum.Reward += got.Reward
 	return nil
 }
 
+// one enters one entry.
+func (w *Wallet) one(ctx context.Context, t *tx, hub string, v verified, got *Polled) error {
+	got.Entries++
+	if v.err == nil && v.statement.Sequence > 0 {
+		fresh, err := w.state(ctx, t, hub, v)
+		if fresh {
+			got.Stated++
+			if v.statement.Opinion != Agree {
+				got.Disputed++
+			}
+		}
+		return err
+	}
+	reward, credited, err := w.credit(ctx, t, hub, v)
+	if credited {
+		got.Credited++
+		got.Reward += reward
+	}
+	return err
+}
+
 // refusal reports whether an error is about a report, so that the next one may be looked at.
 func refusal(err error) bool {
-	for _, e := range []error{ErrBadReport, ErrBadSignature, ErrGap, ErrFork, ErrNotGranted, ErrOverflow} {
+	for _, e := range []error{ErrBadReport, ErrBadStatement, ErrBadSignature, ErrGap, ErrFork, ErrNotGranted, ErrOverflow} {
 		if errors.Is(err, e) {
 			return true
 		}

@@ -131,7 +131,7 @@ func TestWalletRefusesAndGoesOn(t *testing.T) {
 	wantPending(t, w, s.workers, 7*perPick)
 	refusals, err := w.Refusals(t.Context(), 100)
 	must(t, err)
-	if len(refusals) != len(bad) || strings.Count(log.String(), "report refused") != len(bad) {
+	if len(refusals) != len(bad) || strings.Count(log.String(), "entry refused") != len(bad) {
 		t.Fatalf("%d refusals, want %d; log:\n%s", len(refusals), len(bad), &log)
 	}
 	for i, b := range bad {
@@ -226,7 +226,7 @@ func TestWalletDoesNotTrustPages(t *testing.T) {
 		{"too many", Page{Entries: many, Last: 1000}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := w.Poll(t.Context(), "hub", feedFunc(func(context.Context, int64, int) (Page, error) { return c.page, nil }))
+			_, err := w.Poll(t.Context(), "hub", feedFunc(func(context.Context, Mark, int) (Page, error) { return c.page, nil }))
 			wantError(t, err, ErrBadPage)
 			wantPending(t, w, s.workers, perPick)
 		})
@@ -247,7 +247,7 @@ func TestPollsAtTheSameTimeCreditOnce(t *testing.T) {
 	}
 	feed := s.entries(reports...)
 	w := openWallet(t, temp(t), s)
-	small := feedFunc(func(ctx context.Context, id int64, _ int) (Page, error) { return feed.After(ctx, id, 3) })
+	small := feedFunc(func(ctx context.Context, at Mark, _ int) (Page, error) { return feed.After(ctx, at, 3) })
 	var wg sync.WaitGroup
 	errs := make([]error, 4)
 	for i := range errs {
@@ -265,11 +265,11 @@ func TestPageIsDroppedWhenTheWatermarkHasMoved(t *testing.T) {
 	w := openWallet(t, temp(t), s)
 	feed := s.entries(next(t, s.reporter(1, 0), 1), next(t, s.reporter(2, 1), 1))
 	poll(t, w, feed[:1])
-	wantError(t, w.rewind(t.Context(), "hub", 1, 0), ErrFeedBack)
+	wantError(t, w.rewind(t.Context(), "hub", 1, "has less"), ErrFeedBack)
 	var sum Polled
 	must(t, w.take(t.Context(), "hub", 1, feed[1:], &sum))
-	if at, err := w.watermark(t.Context(), "hub"); at != 0 || sum != (Polled{}) || err != nil {
-		t.Fatalf("watermark %d, %+v, %v", at, sum, err)
+	if at, err := w.watermark(t.Context(), "hub"); at != (Mark{}) || sum != (Polled{}) || err != nil {
+		t.Fatalf("watermark %+v, %+v, %v", at, sum, err)
 	}
 	poll(t, w, feed)
 	wantPending(t, w, s.workers, perPick, perPick)
@@ -289,7 +289,7 @@ func TestWalletKilledAtAnyStatementLosesAndDoublesNothing(t *testing.T) {
 		copyFiles(t, path, at)
 		copies = append(copies, at)
 	}
-	small := feedFunc(func(ctx context.Context, id int64, _ int) (Page, error) { return feed.After(ctx, id, 2) })
+	small := feedFunc(func(ctx context.Context, at Mark, _ int) (Page, error) { return feed.After(ctx, at, 2) })
 	poll(t, w, small)
 	if len(copies) < 20 {
 		t.Fatalf("only %d moments", len(copies))
@@ -319,7 +319,7 @@ func TestFollowPollsAndSaysAnErrorOnce(t *testing.T) {
 		polls := 0
 		ctx, cancel := context.WithCancel(t.Context())
 		start := time.Now()
-		w.Follow(ctx, "hub", feedFunc(func(ctx context.Context, id int64, limit int) (Page, error) {
+		w.Follow(ctx, "hub", feedFunc(func(ctx context.Context, at Mark, limit int) (Page, error) {
 			polls++
 			switch {
 			case polls <= 3:
@@ -327,7 +327,7 @@ func TestFollowPollsAndSaysAnErrorOnce(t *testing.T) {
 			case polls == 6: // 4: a page, 5: its end
 				cancel()
 			}
-			return feed.After(ctx, id, limit)
+			return feed.After(ctx, at, limit)
 		}), 5*time.Second)
 		if got := time.Since(start); got != 20*time.Second {
 			t.Errorf("ended after %v, want 20s", got)

@@ -1,0 +1,136 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+)
+
+// State enters what a worker says of a report that is here. The same may come again; it returns true for
+// what is new here.
+func (h *Hub) State(ctx context.Context, signed []byte) (s Statement, fresh bool, err error) {
+	if s, err = VerifyStatement(signed); err != nil {
+		return Statement{}, false, err
+	}
+	err = h.file.update(ctx, func(t *tx) error {
+		worker, backbone, err := parties(ctx, t, s.Session)
+		if err != nil {
+			return err
+		}
+		if worker != s.Worker || backbone != s.Backbone {
+			return fmt.Errorf("%w: statement on report %d of session %s names other keys", ErrWrongSession, s.Sequence, s.Session)
+		}
+		var has int
+		err = t.QueryRowContext(ctx, "SELECT count(*) FROM reports WHERE session = $1 AND sequence = $2",
+			s.Session.String(), s.Sequence).Scan(&has)
+		if err == nil && has == 0 {
+			err = fmt.Errorf("%w: %d of session %s", ErrNoReport, s.Sequence, s.Session)
+		}
+		if err != nil {
+			return err
+		}
+		stored, err := samePlace(ctx, t, &s, "SELECT signed FROM statements WHERE session = $1 AND sequence = $2",
+			s.Session.String(), s.Sequence)
+		if stored || err != nil {
+			return err
+		}
+		fresh = true
+		_, err = t.insert(ctx, "INSERT INTO statements (id, session, sequence, signed) SELECT "+nextEntry+
+			", $1, $2, $3 RETURNING id", s.Session.String(), s.Sequence, signed)
+		return err
+	})
+	if err != nil {
+		return Statement{}, false, err
+	}
+	return s, fresh, nil
+}
+
+// samePlace reports whether there is a statement in the place of s already, which a query finds. Another one
+// there is ErrFork, unless it says the same of the same report.
+func samePlace(ctx context.Context, t *tx, s *Statement, query string, args ...any) (stored bool, err error) {
+	var signed []byte
+	err = t.QueryRowContext(ctx, query, args...).Scan(&signed)
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	o, err := parseStatement(signed)
+	if err != nil {
+		return false, fmt.Errorf("%w: statement on report %d of session %s: %s", ErrDamaged, s.Sequence, s.Session, err.Error())
+	}
+	if o.Report != s.Report || o.Opinion != s.Opinion {
+		return false, fmt.Errorf("%w: the worker has said something else of report %d of session %s", ErrFork, s.Sequence, s.Session)
+	}
+	return true, nil
+}
+
+// entries is all that a hub has, as a feed.
+const entries = `(SELECT r.id, s.grant_text AS grant_text, r.signed AS report, NULL AS statement
+	FROM reports r JOIN sessions s ON s.id = r.session
+	UNION ALL SELECT id, '', NULL, signed FROM statements) e`
+
+// After is Feed's.
+func (h *Hub) After(ctx context.Context, at Mark, limit int) (page Page, err error) {
+	limit = max(1, min(limit, PageMax))
+	page.Entries = []Entry{}
+	err = h.file.db.QueryRowContext(ctx, "SELECT coalesce(max(id), 0) FROM "+entries).Scan(&page.Last)
+	if err != nil {
+		return Page{}, h.file.explain(err)
+	}
+	// What has come since is for the next page, so that Last is true of this one.
+	err = h.file.each(ctx, func(scan func(...any) error) error {
+		var e Entry
+		if err := scan(&e.ID, &e.Grant, &e.Report, &e.Statement); err != nil {
+			return err
+		}
+		if e.ID == at.ID {
+			seen := e.Hash()
+			page.Seen = seen[:]
+			return nil
+		}
+		page.Entries = append(page.Entries, e)
+		return nil
+	}, "SELECT id, grant_text, report, statement FROM "+entries+" WHERE id >= $1 AND id <= $2 ORDER BY id LIMIT $3",
+		at.ID, page.Last, limit+1)
+	if err != nil {
+		return Page{}, err
+	}
+	page.Entries = page.Entries[:min(len(page.Entries), limit)]
+	if page.Seen != nil && Hash(page.Seen) == at.Hash {
+		err = h.read(ctx, at.ID)
+	}
+	return page, err
+}
+
+// read enters that a wallet has all up to an entry.
+func (h *Hub) read(ctx context.Context, id int64) error {
+	var at int64
+	err := h.file.db.QueryRowContext(ctx, "SELECT coalesce(max(entry), 0) FROM readers").Scan(&at)
+	if err != nil || at >= id {
+		return h.file.explain(err)
+	}
+	return h.file.update(ctx, func(t *tx) error {
+		return t.exec(ctx, `INSERT INTO readers (reader, entry) VALUES ('wallet', $1)
+			ON CONFLICT (reader) DO UPDATE SET entry = max(entry, excluded.entry)`, id)
+	})
+}
+
+// Acknowledged returns up to which sequence of a session the reports, and the statements on them, are in a
+// wallet.
+func (h *Hub) Acknowledged(ctx context.Context, id SessionID) (reports, statements int64, err error) {
+	for _, q := range []struct {
+		table string
+		to    *int64
+	}{{"reports", &reports}, {"statements", &statements}} {
+		err := h.file.db.QueryRowContext(ctx, fmt.Sprintf(`SELECT coalesce(
+			(SELECT min(sequence) - 1 FROM %[1]s WHERE session = $1 AND id > (SELECT coalesce(max(entry), 0) FROM readers)),
+			(SELECT max(sequence) FROM %[1]s WHERE session = $1), 0)`, q.table), id.String()).Scan(q.to)
+		if err != nil {
+			return 0, 0, h.file.explain(err)
+		}
+	}
+	return reports, statements, nil
+}
