@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"kvasir/batcher"
+	"kvasir/engine/ledger"
 	"kvasir/wire/relay"
 	"kvasir/wire/seal"
 )
@@ -36,10 +37,11 @@ type Backbone struct {
 	Joins []seal.Join // what to hand to friends, one a hub; none where the root key is elsewhere
 
 	local  *Engine
-	far    *Engine // the same with the experts of swarm; nil: no hubs
-	swarm  *Swarm  // nil: no hubs
-	taps   tap     // of the swarm's calls
-	unlock func()  // nil: not locked
+	far    *Engine        // the same with the experts of swarm; nil: no hubs
+	swarm  *Swarm         // nil: no hubs
+	taps   tap            // of the swarm's calls
+	unlock func()         // nil: not locked
+	outbox *ledger.Outbox // nil: no hubs
 }
 
 // NewBackbone opens a model and begins to take workers, until Close.
@@ -85,6 +87,10 @@ func (b *Backbone) start(o BackboneOptions) (err error) {
 	if c.Slices, err = o.source(b.local); err != nil {
 		return err
 	}
+	if b.outbox, err = o.Home.openOutbox(context.Background(), seal.Backbone, o.Log); err != nil {
+		return err
+	}
+	c.Outbox = b.outbox
 	pilot := &batcher.Pilot{}
 	c.Trace = tracing(pilot, &b.taps, batcher.LocalName)
 	if b.swarm, err = NewSwarm(c); err != nil {
@@ -218,6 +224,9 @@ func (b *Backbone) Close() {
 	}
 	if b.swarm != nil {
 		b.swarm.Close()
+	}
+	if b.outbox != nil {
+		_ = b.outbox.Close() // what was kept is on the disk
 	}
 	if b.local != nil {
 		_ = b.local.Close() // read only: nothing is lost

@@ -2,6 +2,8 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -55,9 +57,20 @@ func (m meter) End(s relay.Session, toBackbone, toWorker uint64, _ error) {
 // keepBooks makes a hub enter bytes and reports into books, and show them to gateways.
 func keepBooks(c *relay.HubConfig, books *ledger.Hub) {
 	c.Meter = meter{books: books, log: c.Log}
-	c.Report = func(ctx context.Context, _ seal.PublicKey, body []byte) error {
-		_, err := books.Append(ctx, body) // it checks whose report it is
-		return err
+	c.Report = func(ctx context.Context, g seal.Grant, body []byte) ([]byte, error) {
+		given, err := books.Receive(ctx, ledger.Item{Grant: g, Report: body}) // it checks whose report it is
+		if err != nil {
+			return nil, err
+		}
+		answer, err := json.Marshal(given)
+		if given.Refused != "" {
+			err = errors.New(given.Refused)
+		}
+		return answer, err
+	}
+	root := c.Root
+	c.Statement = func(ctx context.Context, p seal.Proof, body []byte) ([]byte, error) {
+		return hear(ctx, books, root, p, body)
 	}
 	c.Ledger = ledger.Handler(books)
 }

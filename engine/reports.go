@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -99,12 +100,19 @@ func (a *accounts) report(limit time.Duration) {
 		if signed, err = a.reporter.Report(time.Now(), a.w.checked.news(), a.news); err != nil || signed == nil {
 			break
 		}
-		if err = a.s.backbone.Report(ctx, a.hub, signed); err != nil {
+		if err = a.s.keepReport(ctx, a.hub, signed); err != nil {
+			break
+		}
+		var given ledger.Given
+		if given, err = a.s.giveReport(ctx, a.hub, signed); err != nil {
 			break
 		}
 		var r ledger.Report
 		if r, err = ledger.Parse(signed); err == nil {
 			a.reporter.Done(r.Sequence)
+			if a.s.c.Outbox != nil {
+				err = a.s.c.Outbox.Took(ctx, a.hub, &r, given)
+			}
 			// The worker learns what was signed for it; one that has left looks into its wallet.
 			_ = a.w.session.SendReceipt(wire.Receipt{Sequence: uint64(r.Sequence), Signed: signed})
 		}
@@ -132,4 +140,47 @@ func (a *accounts) count() error {
 		}
 	}
 	return nil
+}
+
+// keepReport puts a report on the disk before the hub gets it: the hub may lose it again.
+func (s *Swarm) keepReport(ctx context.Context, hub string, signed []byte) error {
+	if s.c.Outbox == nil {
+		return nil
+	}
+	return s.c.Outbox.Put(ctx, ledger.Item{Hub: hub, Grant: s.c.Grant, Report: signed})
+}
+
+// remind gives the hubs what no gateway has read, until ctx ends.
+func (s *Swarm) remind(ctx context.Context) {
+	tick := time.NewTicker(clerkEvery)
+	defer tick.Stop()
+	for {
+		for _, h := range s.c.Hubs {
+			_ = s.c.Outbox.Flush(ctx, h.Hub, func(ctx context.Context, i ledger.Item) (ledger.Given, error) {
+				g, err := s.giveReport(ctx, h.Hub, i.Report)
+				if g.Refused != "" {
+					err = nil
+				}
+				return g, err
+			}) // a hub that is away is told of elsewhere; it is tried again
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// giveReport hands a report to a hub. An error beside Given.Refused says that it will never be taken.
+func (s *Swarm) giveReport(ctx context.Context, hub string, signed []byte) (g ledger.Given, err error) {
+	ctx, cancel := context.WithTimeout(ctx, reportEvery)
+	defer cancel()
+	answer, err := s.backbone.Report(ctx, hub, signed)
+	if len(answer) > 0 { // else the hub is away, or of an older version
+		if jerr := json.Unmarshal(answer, &g); jerr != nil {
+			return ledger.Given{}, jerr
+		}
+	}
+	return g, err
 }

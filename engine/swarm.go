@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"kvasir/batcher"
+	"kvasir/engine/ledger"
 	"kvasir/engine/worker"
 	"kvasir/internal/moe"
 	"kvasir/wire"
@@ -71,7 +72,10 @@ type SwarmConfig struct {
 	Wait  time.Duration
 	Trace func(*batcher.Call) // is told of every call; may be nil
 
-	Audit *AuditOptions // how answers are checked; nil: they are not, and nothing of pay ever settles
+	// Outbox keeps what was signed until a gateway has read it; nil: a hub that loses its file loses that. It
+	// is closed after Close.
+	Outbox *ledger.Outbox
+	Audit  *AuditOptions // how answers are checked; nil: they are not, and nothing of pay ever settles
 
 	Refuse func(seal.Proof) error   // why a worker is not wanted; may be nil
 	Joined func(WorkerStats)        // may be nil
@@ -174,6 +178,9 @@ func NewSwarm(c SwarmConfig) (*Swarm, error) {
 	}
 	s.wg.Go(func() { s.accept(ctx) })
 	s.wg.Go(func() { s.keepPlanning(ctx) })
+	if c.Outbox != nil {
+		s.wg.Go(func() { s.remind(ctx) })
+	}
 	return s, nil
 }
 

@@ -233,3 +233,43 @@ func (fullShelf) Cached() []wire.Slice { return nil }
 func (fullShelf) Take(context.Context, []wire.Slice, worker.Taking) (moe.Experts, error) {
 	return nil, errFull
 }
+
+// TestWorkerStopsWhenNobodySigns has a worker find that its work is not signed: it leaves in order, says why,
+// and comes back by the usual back-off.
+func TestWorkerStopsWhenNobodySigns(t *testing.T) {
+	e := open(t, "")
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	all := modelBytes(t, e)
+	c := fetching(t, e, 1, func(int) int64 { return 2 * all })
+	c.Local = e.Experts()
+	var unsigned atomic.Bool
+	lost := make(chan error, 100)
+	c.Worker = func(_ int, w *worker.Config) {
+		w.Unsigned, w.Look = func() bool { return unsigned.Swap(false) }, time.Millisecond
+		w.Lost = func(err error, _ time.Duration) { lost <- err }
+		w.Backoff = relay.Backoff{Min: time.Millisecond, Max: 2 * time.Millisecond}
+	}
+	l, err := engine.NewLoopback(ctx, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	w := newWork(t, c.Model, []int{1, 3}, 7)
+	w.run(ctx, t, l.Swarm.Experts())
+	unsigned.Store(true)
+	select {
+	case err := <-lost:
+		if !errors.Is(err, worker.ErrUnsigned) {
+			t.Errorf("it left because of %v", err)
+		}
+	case <-ctx.Done():
+		t.Fatal("the worker does not leave")
+	}
+	for len(l.Swarm.Workers()) < 2 { // the session that ended, and the next
+		if ctx.Err() != nil {
+			t.Fatal("the worker does not come back")
+		}
+		w.run(ctx, t, l.Swarm.Experts()) // nothing is lost meanwhile
+	}
+}

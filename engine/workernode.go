@@ -54,6 +54,7 @@ type WorkerNode struct {
 	worker *worker.Worker
 	busy   *worker.Busy // nil: it does not pause
 	credit credit
+	clerk  *clerk
 	close  []func()
 }
 
@@ -77,7 +78,11 @@ func (n *WorkerNode) start(ctx context.Context, o WorkerOptions) error {
 	c := worker.Config{
 		Join: o.Join, Memory: o.Memory, Agent: o.Agent, Log: o.Log, Dialer: relay.Dialer{Now: o.Now},
 		Waiting: o.Waiting, Working: o.Working, Holding: o.Holding, Lost: o.Lost,
-		Paired: func(session string) { n.credit.begin(session, n.worker.Status().Output) },
+		Paired: func(session string) {
+			n.credit.begin(session, n.worker.Status().Output)
+			n.clerk.begin(session)
+		},
+		Unsigned: func() bool { return n.credit.unsigned(n.worker.Status().Output, time.Now()) },
 	}
 	if c.Key, err = o.Home.Key(seal.Worker); err != nil {
 		return err
@@ -100,9 +105,42 @@ func (n *WorkerNode) start(ctx context.Context, o WorkerOptions) error {
 	}
 	n.Memory, n.Rate = c.Memory, c.Rate
 	n.credit.own = c.Key.Public()
-	c.Receipt = n.credit.take
+	c.Receipt = func(backbone seal.Grant, session string, r wire.Receipt) {
+		n.credit.take(backbone.Key, session, r)
+		n.clerk.take(backbone, session, r)
+	}
 	n.worker = worker.New(c)
+	return n.openClerk(ctx, o, &c)
+}
+
+// openClerk makes who answers receipts.
+func (n *WorkerNode) openClerk(ctx context.Context, o WorkerOptions, c *worker.Config) error {
+	log := o.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	outbox, err := o.Home.openOutbox(ctx, seal.Worker, log)
+	if err != nil {
+		return err
+	}
+	n.close = append(n.close, func() { _ = outbox.Close() }) // what was kept is on the disk
+	n.clerk = &clerk{
+		key: c.Key, hub: c.Join.Token.Hub, outbox: outbox, picks: n.worker.Picks, now: time.Now, log: log,
+		queue: make(chan ledger.Item, clerkQueue),
+		dial:  dialStatements(relay.WorkerConfig{Join: c.Join, Address: c.Address, Key: c.Key, Dialer: c.Dialer}),
+	}
 	return nil
+}
+
+// openOutbox opens what a worker or backbone of this home has signed and no gateway has read.
+func (h Home) openOutbox(ctx context.Context, role seal.Role, log *slog.Logger) (*ledger.Outbox, error) {
+	path, err := h.path(role.String() + ".receipts.db")
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, openTime)
+	defer cancel()
+	return ledger.OpenOutbox(ctx, path, log)
 }
 
 // shelf says where slices come from.
@@ -175,6 +213,7 @@ func (n *WorkerNode) Run(ctx context.Context) error {
 	if n.busy != nil {
 		group.Go(func() { n.busy.Run(ctx) })
 	}
+	group.Go(func() { n.clerk.run(ctx) })
 	return n.worker.Run(ctx)
 }
 
@@ -194,11 +233,16 @@ type WorkerStatus struct {
 	Voided  ledger.NKVR // was pending when a backbone found a row wrong
 	Mode    ledger.Mode // how the last report says that this worker is checked; 0: none has come
 	Unsaid  int64       // bytes of output of this session for which no receipt has come
+
+	Disputed int64  // reports of backbones that this worker disputes, since the start
+	Trouble  string // what is wrong with the last of them
+	Unread   int    // reports, with what this worker says of them, that no gateway has read yet
 }
 
 // Status returns what the worker is about. It is safe for concurrent use.
 func (n *WorkerNode) Status() WorkerStatus {
 	s := WorkerStatus{Status: n.worker.Status()}
+	s.Disputed, s.Trouble, s.Unread = n.clerk.standing()
 	n.credit.mu.Lock()
 	defer n.credit.mu.Unlock()
 	s.Pending, s.Settled, s.Voided = n.credit.pending, n.credit.settled, n.credit.voided
@@ -207,82 +251,4 @@ func (n *WorkerNode) Status() WorkerStatus {
 		s.Unsaid = n.credit.unsaid(s.Session, s.Output)
 	}
 	return s
-}
-
-// credit adds up what backbones have signed. It believes what was signed by the backbone of the session,
-// about this worker and that session, once.
-type credit struct {
-	own seal.PublicKey
-
-	mu       sync.Mutex
-	session  string
-	sequence int64 // of the last report of session
-	open     []worth
-	output   int64
-	mode     ledger.Mode
-
-	pending, settled, voided ledger.NKVR
-
-	at   string // the session that goes on
-	from int64  // output when it began, less what was signed by then
-}
-
-// worth is a report of the session that is pending.
-type worth struct {
-	sequence int64
-	reward   ledger.NKVR
-}
-
-// begin says that a session begins after so much output. What of that was not signed, nobody will sign to
-// this worker any more: the hub has the backbone's last report, or there is none.
-func (c *credit) begin(session string, output int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.at, c.from = session, output-c.output
-}
-
-// unsaid is how much of the output of a session, which goes on, has no receipt. mu is held.
-func (c *credit) unsaid(session string, output int64) int64 {
-	if session != c.at {
-		return 0 // it begins
-	}
-	return max(0, output-c.from-c.output)
-}
-
-// take is worker.Config.Receipt.
-func (c *credit) take(backbone seal.PublicKey, session string, r wire.Receipt) {
-	report, err := ledger.Verify(r.Signed)
-	if err != nil || report.Worker != c.own || report.Backbone != backbone {
-		return // it says nothing that would be paid
-	}
-	id, err := ledger.ParseSessionID(session)
-	if err != nil || report.Session != id {
-		return
-	}
-	total, err := report.Total()
-	if err != nil {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.session != session {
-		c.session, c.sequence, c.open = session, 0, nil // what was open stays pending here; the wallet knows
-	}
-	reward, err := ledger.Reward(total.Bytes)
-	if err != nil || report.Sequence <= c.sequence || reward > ledger.MaxBalance-c.pending-c.settled-c.voided {
-		return
-	}
-	c.sequence, c.mode = report.Sequence, report.Mode
-	c.output += total.Bytes
-	c.pending += reward
-	c.open = append(c.open, worth{report.Sequence, reward})
-	to, upTo := &c.settled, report.Holds
-	if report.Wrong > 0 {
-		to, upTo = &c.voided, report.Sequence
-	}
-	for len(c.open) > 0 && c.open[0].sequence <= upTo {
-		c.pending -= c.open[0].reward
-		*to += c.open[0].reward
-		c.open = c.open[1:]
-	}
 }

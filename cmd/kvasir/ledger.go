@@ -72,18 +72,73 @@ func (c *ledgerVerifyCmd) Run(ctx context.Context, a *app) error {
 			sum.Settled += b.Settled
 			sum.Voided += b.Voided
 			sum.Waiting += b.Waiting
+			sum.Agreed += b.Agreed
+			sum.Disputed += b.Disputed
 		}
 		if c.JSON {
 			return a.stdout.printJSON(struct {
 				Workers int   `json:"workers"`
 				Reports int64 `json:"reports"`
 				amounts
-			}{len(list), sum.Reports, amountsOf(&sum)})
+				opinions
+			}{len(list), sum.Reports, amountsOf(&sum), opinions{sum.Agreed, sum.Disputed}})
 		}
 		a.stdout.printf("The books balance: %d workers, %d reports, %v pending, %v settled, %v void.\n",
 			len(list), sum.Reports, sum.Pending, sum.Settled, sum.Voided)
+		a.stdout.printf("%d reports are countersigned by their workers, %d are disputed.\n", sum.Agreed, sum.Disputed)
+		if sum.Disputed == 0 {
+			return nil
+		}
+		rows, err := w.Disputes(ctx, maxDisputes)
+		if err != nil {
+			return err
+		}
+		a.stdout.printf("\n")
+		disputeTable(rows).print(a.stdout)
 		return nil
 	})
+}
+
+// maxDisputes is how many disputes are printed.
+const maxDisputes = 20
+
+// opinions of workers on what was signed for them, in JSON.
+type opinions struct {
+	Agreed   int64 `json:"countersigned"` // reports
+	Disputed int64 `json:"disputed"`
+}
+
+// disputeRow is a dispute in JSON.
+type disputeRow struct {
+	Worker   string `json:"worker"`
+	Backbone string `json:"backbone"`
+	Session  string `json:"session"`
+	Report   int64  `json:"report"`
+	Why      string `json:"why"`
+	Signed   int64  `json:"signed_picks"`   // in the session, up to this report
+	Answered int64  `json:"answered_picks"` // as the worker says
+}
+
+func disputeRows(list []ledger.Dispute) []disputeRow {
+	rows := []disputeRow{}
+	for _, d := range list {
+		rows = append(rows, disputeRow{
+			d.Worker.String(), d.Backbone.String(), d.Session.String(), d.Sequence, d.Opinion.String(), d.Signed, d.Answered,
+		})
+	}
+	return rows
+}
+
+func disputeTable(list []ledger.Dispute) *table {
+	t := &table{
+		head:  []string{"disputed by", "backbone", "session", "report", "signed picks", "answered", "why"},
+		right: []bool{false, false, false, true, true, true, false},
+	}
+	for _, d := range list {
+		t.add(d.Worker.Short(), d.Backbone.Short(), d.Session.String()[:8], decimal(uint64(d.Sequence)), decimal(uint64(d.Signed)),
+			decimal(uint64(d.Answered)), d.Opinion.String())
+	}
+	return t
 }
 
 // amounts of a worker, in JSON.
@@ -105,7 +160,7 @@ type ledgerTopCmd struct {
 
 // Help is printed by kvasir ledger top --help.
 func (ledgerTopCmd) Help() string {
-	return `The workers that have earned most, and all backbones with what they owe and may owe.
+	return `The workers that have earned most, all backbones with what they owe and may owe, and the reports that workers dispute: the backbone has signed other picks than they have counted.
 
 Example:
 
@@ -135,6 +190,10 @@ func (c *ledgerTopCmd) Run(ctx context.Context, a *app) error {
 			return -compare(a.Pending+a.Settled, b.Pending+b.Settled)
 		})
 		list = list[:min(len(list), int(c.N))]
+		disputes, err := w.Disputes(ctx, int(c.N))
+		if err != nil {
+			return err
+		}
 		rows := []debtRow{}
 		t := table{head: []string{"backbone", "owes", "may owe", "waiting"}, right: []bool{false, true, true, true}}
 		for _, d := range debts {
@@ -149,14 +208,19 @@ func (c *ledgerTopCmd) Run(ctx context.Context, a *app) error {
 		}
 		if c.JSON {
 			return a.stdout.printJSON(struct {
-				Workers   []walletRow `json:"workers"`
-				Backbones []debtRow   `json:"backbones"`
-			}{walletRows(list), rows})
+				Workers   []walletRow  `json:"workers"`
+				Backbones []debtRow    `json:"backbones"`
+				Disputes  []disputeRow `json:"disputes"`
+			}{walletRows(list), rows, disputeRows(disputes)})
 		}
 		printWallets(a.stdout, list)
 		if len(debts) > 0 {
 			a.stdout.printf("\n")
 			t.print(a.stdout)
+		}
+		if len(disputes) > 0 {
+			a.stdout.printf("\n")
+			disputeTable(disputes).print(a.stdout)
 		}
 		return nil
 	})

@@ -23,12 +23,13 @@ type walletRow struct {
 	Picks  int64  `json:"picks"`
 	Units  string `json:"units"` // exact, in decimals
 	amounts
+	opinions
 }
 
 func walletRows(list []ledger.Balance) []walletRow {
 	rows := []walletRow{}
 	for _, b := range list {
-		rows = append(rows, walletRow{b.Worker.String(), b.Picks, ledger.FormatUnits(b.Output), amountsOf(&b)})
+		rows = append(rows, walletRow{b.Worker.String(), b.Picks, ledger.FormatUnits(b.Output), amountsOf(&b), opinions{b.Agreed, b.Disputed}})
 	}
 	return rows
 }

@@ -44,7 +44,10 @@ type workerEvent struct {
 	PendingNKVR int64   `json:"pending_nkvr,omitempty"` // signed since the start
 	SettledNKVR int64   `json:"settled_nkvr,omitempty"`
 	VoidedNKVR  int64   `json:"voided_nkvr,omitempty"`
-	Checked     string  `json:"checked,omitempty"` // sampled, probation, unverified
+	Checked     string  `json:"checked,omitempty"`  // sampled, probation, unverified
+	Disputed    int64   `json:"disputed,omitempty"` // reports of backbones, since the start
+	Dispute     string  `json:"dispute,omitempty"`  // what is wrong with the last of them
+	Unread      int     `json:"unread,omitempty"`   // reports that no gateway has read yet
 	Loaded      int64   `json:"loaded_bytes,omitempty"`
 	Loading     int64   `json:"loading_bytes,omitempty"`
 }
@@ -123,7 +126,7 @@ func (v *workerView) show(s engine.WorkerStatus, rate float64) {
 		Event: "status", State: s.State.String(), Session: s.Session, Reason: s.Reason, Holds: s.Holds,
 		RowsPerSec: round(rate, 10), Rows: s.Rows, Picks: s.Picks, Units: float64(s.Output) / ledger.UnitBytes,
 		PendingNKVR: int64(s.Pending), SettledNKVR: int64(s.Settled), VoidedNKVR: int64(s.Voided), Checked: checkedText(s),
-		Loaded: s.Loaded, Loading: s.Loading,
+		Disputed: s.Disputed, Dispute: s.Trouble, Unread: s.Unread, Loaded: s.Loaded, Loading: s.Loading,
 	})
 	if v.a.stderr.terminal {
 		v.a.stderr.pin(clip(statusText(s, rate), terminalWidth()-1))
@@ -136,6 +139,12 @@ func (v *workerView) show(s engine.WorkerStatus, rate float64) {
 	}
 	if s.Voided > 0 {
 		attrs = append(attrs, "voided_nkvr", int64(s.Voided))
+	}
+	if s.Disputed > 0 {
+		attrs = append(attrs, "disputed", s.Disputed, "dispute", s.Trouble)
+	}
+	if s.Unread > 0 {
+		attrs = append(attrs, "unread", s.Unread)
 	}
 	if s.Reason != "" {
 		attrs = append(attrs, "why", s.Reason)
@@ -155,7 +164,14 @@ func statusText(s engine.WorkerStatus, rate float64) string {
 		state += ": " + clean(s.Reason)
 	}
 	return joinWords(state, bar(s.Loaded, s.Loading), ledger.FormatUnits(s.Output)+" units",
-		fmt.Sprintf("pending %v", s.Pending), fmt.Sprintf("settled %v", s.Settled), void(s.Voided), whyPending(s.Mode))
+		fmt.Sprintf("pending %v", s.Pending), fmt.Sprintf("settled %v", s.Settled), void(s.Voided), whyPending(s.Mode), dispute(s))
+}
+
+func dispute(s engine.WorkerStatus) string {
+	if s.Disputed == 0 {
+		return ""
+	}
+	return fmt.Sprintf("disputes %d receipts: %s", s.Disputed, s.Trouble)
 }
 
 func void(n ledger.NKVR) string {

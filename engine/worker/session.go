@@ -1,8 +1,11 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"kvasir/internal/moe"
 	"kvasir/wire"
@@ -14,8 +17,9 @@ import (
 type session struct {
 	w        *Worker
 	id       string
-	backbone seal.PublicKey
+	backbone seal.Grant
 	ctx      context.Context // ends with the session
+	unsigned atomic.Bool     // it ended because nobody signs
 	group    sync.WaitGroup
 	once     sync.Once // of works
 
@@ -40,7 +44,7 @@ func (w *Worker) hello() wire.Hello {
 }
 
 func (s *session) options() link.Options {
-	o := link.Options{Hello: s.w.hello(), Name: "backbone " + s.backbone.Short(), Log: s.w.c.Log}
+	o := link.Options{Hello: s.w.hello(), Name: "backbone " + s.backbone.Key.Short(), Log: s.w.c.Log}
 	if s.w.c.Receipt != nil {
 		o.Receipt = func(r wire.Receipt) { s.w.c.Receipt(s.backbone, s.id, r) }
 	}
@@ -78,6 +82,27 @@ func (s *session) started(p *link.Peer) {
 	}
 	if s.w.c.Busy != nil {
 		s.group.Go(func() { s.leaveWhenBusy(p) })
+	}
+	if s.w.c.Unsigned != nil {
+		s.group.Go(func() { s.leaveWhenUnsigned(p) })
+	}
+}
+
+// leaveWhenUnsigned ends the session in order when nobody signs for the work.
+func (s *session) leaveWhenUnsigned(p *link.Peer) {
+	tick := time.NewTicker(cmp.Or(s.w.c.Look, 5*time.Second))
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if s.w.c.Unsigned() {
+			s.unsigned.Store(true)
+			p.GoAway(wire.GoAway{Reason: wire.Unsigned, Text: []byte(ErrUnsigned.Error())})
+			return
+		}
 	}
 }
 

@@ -43,6 +43,7 @@ type Status struct {
 type status struct {
 	rows, picks, output atomic.Int64
 	hidden              atomic.Int64 // values a row of the session's model
+	layers              [moe.MaxLayers]atomic.Int64
 
 	mu sync.Mutex
 	s  Status // but for the counters; under mu
@@ -56,6 +57,18 @@ func (w *Worker) Status() Status {
 	now := s.s
 	now.Rows, now.Picks, now.Output = s.rows.Load(), s.picks.Load(), s.output.Load()
 	return now
+}
+
+// Picks returns the picks that were computed since the start, by layer. It is safe for concurrent use.
+func (w *Worker) Picks() []int64 {
+	by := make([]int64, 0, 64)
+	for layer := range w.status.layers {
+		if n := w.status.layers[layer].Load(); n > 0 {
+			by = append(by, make([]int64, layer+1-len(by))...)
+			by[layer] = n
+		}
+	}
+	return by
 }
 
 func (s *status) set(state State, reason string) {
@@ -142,6 +155,7 @@ func (m *meter) Forward(ctx context.Context, b *moe.Batch, out *moe.Partials) er
 	err := m.next.Forward(ctx, b, out)
 	if err == nil {
 		m.status.rows.Add(int64(b.Rows))
+		m.status.layers[b.Layer].Add(int64(len(b.Expert))) // Check bounds the layer
 		m.status.picks.Add(int64(len(b.Expert)))
 		m.status.output.Add(int64(len(b.Expert)) * m.status.hidden.Load() * outputBytes)
 	}

@@ -29,6 +29,9 @@ var (
 		"file that is served, and the same profile beside it, or none: then what is needed is fetched")
 	// ErrMemory: slices do not fit into the memory that this worker has for them.
 	ErrMemory = errors.New("worker: too much for the memory that is there for slices")
+	// ErrUnsigned: work was done and nobody has signed for it.
+	ErrUnsigned = errors.New("worker: no receipt has come for a minute of work, so this worker stops: the backbone " +
+		"signs nothing, or its hub does not take it")
 	// ErrAssign: a backbone assigned what its model does not have.
 	ErrAssign = errors.New("worker: the backbone assigned what its model does not have")
 )
@@ -74,7 +77,11 @@ type Config struct {
 	Lost    func(error, time.Duration) // a failure, and how long until the next try; may be nil
 	// Receipt is given what the backbone signs about the work done, and by whom; it must not wait; may be
 	// nil.
-	Receipt func(backbone seal.PublicKey, session string, r wire.Receipt)
+	Receipt func(backbone seal.Grant, session string, r wire.Receipt)
+	// Unsigned is asked every Look during a session, which ends when it returns true: the worker works for
+	// nobody who signs nothing. It may be nil.
+	Unsigned func() bool
+	Look     time.Duration // 0: 5 s
 
 	// Wrap, if set, wraps the executor that answers: a test spoils answers with it.
 	Wrap func(moe.Experts) moe.Experts
@@ -178,11 +185,14 @@ func (w *Worker) session(ctx context.Context, stop context.CancelCauseFunc) erro
 	}
 	ctx, end := context.WithCancel(ctx)
 	defer end()
-	s := &session{w: w, id: p.Session, backbone: p.Grant.Key, ctx: ctx}
+	s := &session{w: w, id: p.Session, backbone: p.Grant, ctx: ctx}
 	defer s.group.Wait()
 	defer end()
 	err = seal.Explain(link.Serve(ctx, inner, s.worker(), s.options()))
 	w.status.end()
+	if s.unsigned.Load() {
+		return ErrUnsigned
+	}
 	var away *link.Away
 	if errors.As(err, &away) {
 		back := min(away.Back, maxBack)

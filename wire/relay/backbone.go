@@ -128,7 +128,7 @@ func NewBackbone(c BackboneConfig) (*Backbone, error) {
 	b := &Backbone{c: c, want: c.Want, come: make(chan *Accepted), failed: make(chan struct{}), tally: newTally(c.Log)}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	for _, t := range c.Hubs {
-		l := &hubLink{b: b, t: t, places: make(chan struct{}, offersAtOnce), acks: map[uint64]chan error{}}
+		l := &hubLink{b: b, t: t, places: make(chan struct{}, offersAtOnce), acks: map[uint64]chan ack{}}
 		b.links = append(b.links, l)
 		b.wg.Add(1)
 		go l.keep()
@@ -167,18 +167,18 @@ func (b *Backbone) SetWant(w Want) {
 	}
 }
 
-// Report hands a report to the ledger of a hub, and returns nil when that has it. After any error the
+// Report hands a report to the ledger of a hub, and returns its answer when that has it. After any error the
 // caller sends it again later.
-func (b *Backbone) Report(ctx context.Context, hub string, body []byte) error {
+func (b *Backbone) Report(ctx context.Context, hub string, body []byte) (answer []byte, err error) {
 	if len(body) > MaxReport {
-		return fmt.Errorf("%w: %d bytes, limit %d", ErrReport, len(body), MaxReport)
+		return nil, fmt.Errorf("%w: %d bytes, limit %d", ErrReport, len(body), MaxReport)
 	}
 	for _, l := range b.links {
 		if l.id() == hub {
 			return l.report(ctx, body)
 		}
 	}
-	return fmt.Errorf("%w: hub %s is not connected", ErrNotThere, hub)
+	return nil, fmt.Errorf("%w: hub %s is not connected", ErrNotThere, hub)
 }
 
 // Close ends the control connections, and the sessions that nobody has accepted. Others go on. It returns
@@ -208,7 +208,7 @@ type hubLink struct {
 	hub    string     // id, when connected
 	talk   *talk      // nil: not connected
 	number uint64     // of the last report
-	acks   map[uint64]chan error
+	acks   map[uint64]chan ack
 }
 
 func (l *hubLink) id() string {
@@ -260,8 +260,9 @@ func (l *hubLink) lost() {
 	l.mu.Lock()
 	hub := l.hub
 	l.hub, l.talk = "", nil
+	gone := ack{err: fmt.Errorf("%w: the hub has left", ErrReport)}
 	for n, ack := range l.acks {
-		ack <- fmt.Errorf("%w: the hub has left", ErrReport)
+		ack <- gone
 		delete(l.acks, n)
 	}
 	l.mu.Unlock()
@@ -279,13 +280,13 @@ func (l *hubLink) hear(t *talk, m message) error {
 	case msgAck:
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if ack := l.acks[m.Number]; ack != nil {
+		if to := l.acks[m.Number]; to != nil {
 			delete(l.acks, m.Number)
-			var err error
+			a := ack{answer: m.Body[:min(len(m.Body), MaxAnswer)]}
 			if m.Reason != "" {
-				err = fmt.Errorf("%w: %s", ErrReport, clip(m.Reason, 200))
+				a.err = fmt.Errorf("%w: %s", ErrReport, clip(m.Reason, 200))
 			}
-			ack <- err
+			to <- a
 		}
 	case msgDrain:
 		l.b.c.Log.Info("hub drains", "hub", l.t.Address, "why", clip(m.Reason, 200))
@@ -380,24 +381,30 @@ func (l *hubLink) take(p seal.Proof, m message) error {
 	}
 }
 
-func (l *hubLink) report(ctx context.Context, body []byte) error {
-	ack := make(chan error, 1)
+// ack is a hub's answer to a report.
+type ack struct {
+	answer []byte
+	err    error
+}
+
+func (l *hubLink) report(ctx context.Context, body []byte) ([]byte, error) {
+	come := make(chan ack, 1)
 	l.mu.Lock()
 	if l.talk == nil || !l.talk.send(message{Type: msgReport, Number: l.number + 1, Body: body}) {
 		l.mu.Unlock()
-		return fmt.Errorf("%w: the hub is away, or has too many of them under way", ErrReport)
+		return nil, fmt.Errorf("%w: the hub is away, or has too many of them under way", ErrReport)
 	}
 	l.number++
 	n := l.number
-	l.acks[n] = ack
+	l.acks[n] = come
 	l.mu.Unlock()
 	select {
-	case err := <-ack:
-		return err
+	case a := <-come:
+		return a.answer, a.err
 	case <-ctx.Done():
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		delete(l.acks, n)
-		return ctx.Err()
+		return nil, ctx.Err()
 	}
 }

@@ -30,9 +30,12 @@ type HubConfig struct {
 	Plain bool           // no TLS: on the gateway's own machine, or in tests
 
 	Meter Meter // nil: none
-	// Report takes a backbone's report, whose inside is a matter between it and the ledger. The backbone
-	// sends it again until nil is returned. nil: reports are refused.
-	Report func(ctx context.Context, backbone seal.PublicKey, body []byte) error
+	// Report takes a backbone's report, whose inside is a matter between it and the ledger, as the answer is,
+	// of up to MaxAnswer bytes. The backbone sends it again until no error is returned. nil: reports are
+	// refused.
+	Report func(ctx context.Context, backbone seal.Grant, body []byte) (answer []byte, err error)
+	// Statement takes what a worker says of its work, in the same way; body is valid until it returns.
+	Statement func(ctx context.Context, worker seal.Proof, body []byte) (answer []byte, err error)
 	// Ledger answers requests below /ledger that a gateway of the root proves to be its own. The hub's id
 	// is off the path. nil: nothing is there.
 	Ledger http.Handler
@@ -266,6 +269,8 @@ func (h *Hub) upgrade(v *visitor, req *ws.Request) (next func(), err error) {
 	switch {
 	case path == workerPath:
 		return h.worker(v, req)
+	case path == statementsPath:
+		return h.statements(v, req)
 	case path == backbonePath:
 		return h.backbone(v, req)
 	case kind == sessionPath && id != "":

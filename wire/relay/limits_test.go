@@ -334,12 +334,15 @@ func TestPanicEndsOneVisitorOnly(t *testing.T) {
 func TestHubAnswersNobodyWithoutAProof(t *testing.T) {
 	r := newRig(t, rigConfig{limits: quick, hub: HubConfig{Ledger: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		t.Error("the ledger was asked")
-	}), Report: func(context.Context, seal.PublicKey, []byte) error {
+	}), Report: func(context.Context, seal.Grant, []byte) ([]byte, error) {
 		t.Error("a report was taken")
-		return nil
+		return nil, nil
+	}, Statement: func(context.Context, seal.Proof, []byte) ([]byte, error) {
+		t.Error("a statement was taken")
+		return nil, nil
 	}}})
 	addr, id := strings.TrimPrefix(r.hubAt, "ws://"), r.hub.ID()
-	paths := []string{"/", "/healthz/", "/healthz/x", "//healthz", "/worker", "/backbone", "/session/", "/session/" + newID(), "/ledger",
+	paths := []string{"/", "/healthz/", "/healthz/x", "//healthz", "/worker", "/statements", "/backbone", "/session/", "/session/" + newID(), "/ledger",
 		"/ledger/", "/ledger/receipts", "/ledger/../healthz", "/metrics", "/debug/pprof/", "/x", "*"}
 	upgrades := []string{"", ws.WebSocket, controlProtocol, sessionProtocol, "h2c"}
 	for _, path := range paths {

@@ -285,7 +285,9 @@ func (h *Hub) report(d *desk, m message) error {
 	case h.c.Report == nil:
 		ack.Reason = "this hub keeps no ledger"
 	default:
-		if err := h.c.Report(h.f.ctx, d.grant.Key, m.Body); err != nil {
+		answer, err := h.c.Report(h.f.ctx, d.grant, m.Body)
+		ack.Body = answer
+		if err != nil {
 			h.f.tally.refuse("report", d.grant.Key.Short(), err)
 			ack.Reason = clip(err.Error(), 200)
 		}

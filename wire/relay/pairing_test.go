@@ -187,30 +187,34 @@ func TestReportsAreAcknowledged(t *testing.T) {
 		body string
 	}
 	got := make(chan report, 10)
-	r := newRig(t, rigConfig{limits: quick, hub: HubConfig{Report: func(_ context.Context, k seal.PublicKey, b []byte) error {
+	r := newRig(t, rigConfig{limits: quick, hub: HubConfig{Report: func(_ context.Context, g seal.Grant, b []byte) ([]byte, error) {
 		if string(b) == "bad" {
-			return errors.New("signature does not hold")
+			return nil, errors.New("signature does not hold")
 		}
-		got <- report{k, string(b)}
-		return nil
+		got <- report{g.Key, string(b)}
+		return []byte("answer"), nil
 	}}})
 	online := make(chan bool, 10)
 	b := r.backbone(r.gateAt, func(c *BackboneConfig) { c.Online = func(_ string, up bool) { online <- up } })
-	oneLine(t, b.Report(within(t), "nobody", nil), ErrNotThere)
+	tell := func(hub string, body []byte) error {
+		_, err := b.Report(within(t), hub, body)
+		return err
+	}
+	oneLine(t, tell("nobody", nil), ErrNotThere)
 	<-online
-	if err := b.Report(within(t), r.hub.ID(), []byte("work")); err != nil {
-		t.Fatal(err)
+	if answer, err := b.Report(within(t), r.hub.ID(), []byte("work")); err != nil || string(answer) != "answer" {
+		t.Fatalf("%q, %v", answer, err)
 	}
 	if g := <-got; g != (report{b.c.Key.Public(), "work"}) {
 		t.Errorf("the hub got %+v", g)
 	}
 	big := make([]byte, MaxReport)
-	if err := b.Report(within(t), r.hub.ID(), big); err != nil {
+	if err := tell(r.hub.ID(), big); err != nil {
 		t.Errorf("longest report: %v", err)
 	}
-	oneLine(t, b.Report(within(t), r.hub.ID(), append(big, 0)), ErrReport)
-	oneLine(t, b.Report(within(t), r.hub.ID(), []byte("bad")), ErrReport, "signature does not hold")
+	oneLine(t, tell(r.hub.ID(), append(big, 0)), ErrReport)
+	oneLine(t, tell(r.hub.ID(), []byte("bad")), ErrReport, "signature does not hold")
 	r.hub.Close()
 	until(t, "the hub is gone", func() bool { return b.links[0].id() == "" })
-	oneLine(t, b.Report(within(t), r.hub.ID(), nil), ErrNotThere)
+	oneLine(t, tell(r.hub.ID(), nil), ErrNotThere)
 }

@@ -52,11 +52,12 @@ const (
 
 // First parts of paths.
 const (
-	workerPath   = "worker"
-	backbonePath = "backbone"
-	sessionPath  = "session"
-	ledgerPath   = "ledger"
-	healthPath   = "healthz"
+	workerPath     = "worker"
+	statementsPath = "statements"
+	backbonePath   = "backbone"
+	sessionPath    = "session"
+	ledgerPath     = "ledger"
+	healthPath     = "healthz"
 )
 
 // Errors of this package; test with errors.Is.
@@ -161,7 +162,7 @@ func splitPath(path string) (hub, rest string) {
 	path = strings.TrimPrefix(path, "/")
 	first, after, more := strings.Cut(path, "/")
 	switch first {
-	case workerPath, backbonePath, sessionPath, ledgerPath, healthPath:
+	case workerPath, statementsPath, backbonePath, sessionPath, ledgerPath, healthPath:
 		return "", path
 	}
 	if !more || first == "" {
