@@ -28,7 +28,7 @@ func TestABackboneCountsUsesItself(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return &BackboneOptions{Home: h, tokens: store}
+		return &BackboneOptions{Home: h, tokens: store, court: h.OpenCourt(seal.Key{}, nil)}
 	}
 	friend, thief := seal.NewKey(), seal.NewKey()
 	o := open()

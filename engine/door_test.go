@@ -222,7 +222,7 @@ func TestLargeBodiesGet413(t *testing.T) {
 		t.Fatal(err)
 	}
 	const size = 6 << 20
-	head := fmt.Appendf(nil, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", size)
+	head := fmt.Appendf(nil, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n", size)
 	if status := raw(t, c, append(head, make([]byte, size)...)); status != http.StatusRequestEntityTooLarge {
 		t.Errorf("status %d, want 413", status)
 	}

@@ -12,7 +12,7 @@ import (
 // places in the line, so that in its slot whoever comes finds one.
 //
 // Only who is first in the line looks at the clock, and only after waiting takes what it waited for. What a
-// machine misses that wakes everybody late, up to a second of it, is made up for; but however it wakes them,
+// machine misses that wakes everybody late, up to a third of a second of it, is made up for; but however it wakes them,
 // no second sees more than most.
 type pace struct {
 	rate     float64       // places a second; 0: no limit
@@ -78,7 +78,7 @@ func (p *pace) take(now time.Time) time.Duration {
 	if d := p.let[p.next].Add(time.Second).Sub(now); !p.let[p.next].IsZero() && d > 0 {
 		return d
 	}
-	d := p.hands.take(p.rate, max(p.rate, p.burst), now) // somebody waits: what was missed is made up for
+	d := p.hands.take(p.rate, max(p.rate/3, p.burst), now) // somebody waits: what was missed is made up for
 	if d == 0 {
 		p.let[p.next] = now
 		p.next = (p.next + 1) % len(p.let)
@@ -92,7 +92,7 @@ func (p *pace) stand() (wait time.Duration) {
 	defer p.mu.Unlock()
 	most := p.burst
 	if p.line > 0 {
-		most = max(p.rate, p.burst)
+		most = max(p.rate/3, p.burst)
 	}
 	p.hands.fill(p.rate, most, time.Now())
 	wait = seconds((float64(p.line) + 1 - p.hands.level) / p.rate)
