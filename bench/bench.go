@@ -34,6 +34,7 @@ func Scenarios() []About {
 		{KernelsName, "the experts of a layer against the peak of int8 and the rate of memory of this machine"},
 		{DecodeName, "a whole model whose experts are on workers: one micro-batch at a time, and several"},
 		{ModelName, "a whole model: tokens of 1 to 512 sequences together, and a prompt of 512"},
+		{ServeName, "HTTP against the same engine called directly; more than it can do; clients that vanish"},
 		{WireName, "frames, the sealed stream and a gateway's copying against bare TCP and io.Copy"},
 		{SwarmName, "simulated swarms of 10 to 10,000 workers: what they make, and what bounds them"},
 		{GateName, "counts and paired ratios against baselines: fails where something is worse than before"},

@@ -43,6 +43,7 @@ type Options struct {
 	State     model.StateFormat // in which the states of DeltaNet layers are kept
 	Memory    int64             // bytes for sequences; 0: half of what the machine has left
 	Sequences int               // that run at once; 0: schedule.DefaultSequences
+	Waiting   int               // requests that wait until they run; 0: schedule.DefaultWaiting
 
 	// Progress, if set, is told how many bytes of the file are ready, of how many, by several goroutines.
 	Progress func(done, total int64)
@@ -161,7 +162,7 @@ func (e *Engine) begin(flights int, wanted func() int) error {
 	var err error
 	e.scheduler, err = schedule.New(schedule.Config{
 		Model: e.model, Memory: e.memory, Experts: e.pulse, Flights: flights, Wanted: wanted,
-		Sequences: e.options.Sequences, Mark: marked,
+		Sequences: e.options.Sequences, Waiting: e.options.Waiting, Mark: marked,
 	})
 	return err
 }
@@ -292,6 +293,11 @@ func (e *Engine) with(x moe.Experts, flights int, wanted func() int) (*Engine, e
 		return nil, err
 	}
 	return &other, nil
+}
+
+// Standing is how much there is to do, and the memory that it takes.
+func (e *Engine) Standing() (schedule.Stats, model.MemoryStats) {
+	return e.scheduler.Stats(), e.memory.Stats()
 }
 
 // Experts is the executor of this machine, or what With has put in its place.

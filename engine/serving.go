@@ -215,7 +215,7 @@ func NewServeNode(o ServeOptions) (*ServeNode, error) {
 		handler: serve.New(generator{e, m.Requests(e.Name())}, serve.Options{
 			Model: e.Name(), Log: o.Log,
 			// What waits costs little until it is its turn.
-			Requests: cmp.Or(o.Sequences, schedule.DefaultSequences) + schedule.DefaultWaiting,
+			Requests: cmp.Or(o.Sequences, schedule.DefaultSequences) + cmp.Or(o.Waiting, schedule.DefaultWaiting),
 			Retry:    f.Wait, Free: f.Free,
 		}),
 	}
@@ -228,6 +228,9 @@ func NewServeNode(o ServeOptions) (*ServeNode, error) {
 	n.handler.Wrap(d.guard.Around)
 	return n, nil
 }
+
+// Busy is how many requests are being answered.
+func (n *ServeNode) Busy() int { return n.handler.Busy() }
 
 // Model is the name of what is served.
 func (n *ServeNode) Model() string { return n.Engine().Name() }

@@ -25,7 +25,7 @@ type cli struct {
 	Into    string   `help:"Page that report puts figures into (default BENCHMARKS.md)." placeholder:"FILE"`
 	Judge   bool     `help:"Fail where a bar is missed."`
 	Repeat  number   `help:"Rounds of every batch, pairs of every point (default: as many as --budget allows)." placeholder:"N"`
-	Budget  duration `help:"Time for the whole run (default 1m50s, kernels 2m30s, model 4m, wire 1m, with --quick 10s)." placeholder:"TIME"`
+	Budget  duration `help:"Time for the whole run (default 1m50s, kernels 2m30s, model and serve 4m, wire 1m, with --quick 10s)." placeholder:"TIME"`
 	Experts number   `help:"Experts of the layer (default 256, with --quick 16)." placeholder:"N"`
 	TopK    number   `name:"topk" help:"Experts a row (default 8)." placeholder:"N"`
 	Hidden  number   `help:"Values a row (default 3072, with --quick 1024)." placeholder:"N"`
@@ -45,10 +45,13 @@ type cli struct {
 	Layers    number  `help:"Layers whose experts are on workers (decode; default all), or that a model has (swarm; default 48)." placeholder:"N" group:"model"`
 	Model     string  `help:"Model file. Default: one with random weights is made, as --like says." short:"m" placeholder:"FILE" group:"model"`
 	Like      string  `help:"Dimensions of the model that is made: those of kvasir model synth --like (default anchor)." placeholder:"NAME" group:"model"`
-	Sequences numbers `help:"Sequences that decode together, a point for each (default 1,8,64,256,512, decode 1,8,64; none: 0)." placeholder:"N,N" group:"model"`
+	Sequences numbers `help:"Sequences that decode together, a point for each (default 1,8,64,256,512, decode 1,8,64, serve 64,256; none: 0)." placeholder:"N,N" group:"model"`
 	Prompt    number  `help:"Tokens of each before those that are counted (default 16, decode 4)." placeholder:"N" group:"model"`
-	Tokens    number  `help:"Tokens of each that are counted (default 16)." placeholder:"N" group:"model"`
+	Tokens    number  `help:"Tokens of each that are counted (default 16, serve 32)." placeholder:"N" group:"model"`
 	Prefill   number  `help:"Tokens of the prompt that is read in one go (default 512; none: 0)." placeholder:"N" group:"model"`
+
+	Load   duration `help:"Ask three times of what can be answered, for so long (5m; a form of seconds: 10s)." placeholder:"TIME" group:"serve"`
+	Vanish number   `help:"So many clients go in the middle of their streams (1000)." placeholder:"N" group:"serve"`
 
 	Update    bool   `help:"Write what was measured as the new baselines; needs --why." group:"gate"`
 	Why       string `help:"Why the baselines change; it is written beside them." placeholder:"TEXT" group:"gate"`
@@ -58,7 +61,7 @@ type cli struct {
 
 	Usage helpFlag `name:"help" help:"Print help." short:"h"`
 
-	Scenario string   `arg:"" optional:"" default:"dispatch" help:"What to measure: dispatch, expert, decode, bars, reference, kernels, model, wire, swarm, gate; list names them. report FILE… makes BENCHMARKS.md of what --json has printed; compare OLD NEW sets two runs beside each other."`
+	Scenario string   `arg:"" optional:"" default:"dispatch" help:"What to measure: dispatch, expert, decode, bars, reference, kernels, model, serve, wire, swarm, gate; list names them. report FILE… makes BENCHMARKS.md of what --json has printed; compare OLD NEW sets two runs beside each other."`
 	Files    []string `arg:"" optional:"" help:"What --json has printed (report, compare)." placeholder:"FILE"`
 }
 
@@ -78,6 +81,8 @@ Examples:
     kvasir-bench kernels
     kvasir-bench decode --rtt 13ms,80ms --sequences 1,8
     kvasir-bench model -m model.gguf --sequences 1,64
+    kvasir-bench serve --judge
+    kvasir-bench serve --load 5m
     kvasir-bench --json dispatch > figures.json
     kvasir-bench swarm --workers 1000 --rtt 50ms --churn 0.5
     kvasir-bench gate
@@ -99,6 +104,7 @@ var own = map[string][]string{
 	compareName:         {},
 	bench.KernelsName:   slices.Concat([]string{"batch", "experts", "topk", "hidden", "ffn"}, common),
 	bench.ModelName:     slices.Concat(modelFlags, []string{"prefill"}, common),
+	bench.ServeName:     {"model", "like", "sequences", "tokens", "seed", "repeat", "budget", "judge", "load", "vanish"},
 	bench.WireName:      {"repeat", "budget", "judge"},
 	bench.SwarmName:     slices.Concat(swarmFlags, []string{"batch", "experts", "topk", "hidden", "ffn", "seed", "preset", "judge"}),
 	bench.GateName:      slices.Concat(gateFlags, []string{"repeat"}),
@@ -276,6 +282,29 @@ func (c *cli) model() (bench.Model, error) {
 	return m, nil
 }
 
+// serve makes settings of flags. Under load, and for clients that vanish, the built-in model is enough.
+func (c *cli) serve() bench.Serve {
+	s := bench.DefaultServe()
+	if c.Quick {
+		s = bench.QuickServe()
+	}
+	c.Load.or(&s.Load)
+	c.Vanish.or(&s.Vanish)
+	if s.Path = c.Model; c.Like != "" || s.Load > 0 || s.Vanish > 0 {
+		s.Like = c.Like
+	}
+	if c.Sequences.given {
+		s.Sequences = c.Sequences.list
+	}
+	c.Tokens.or(&s.Tokens)
+	c.Repeat.or(&s.Pairs)
+	c.Budget.or(&s.Budget)
+	if c.Seed.given {
+		s.Seed = uint64(c.Seed.n)
+	}
+	return s
+}
+
 // decode makes settings of flags.
 func (c *cli) decode() (bench.Decode, error) {
 	d := bench.DefaultDecode()
@@ -369,7 +398,8 @@ func parse(args []string, stdout io.Writer, getenv func(string) string) (*cli, e
 		kong.Writers(out, io.Discard),
 		kong.Exit(func(int) { panic("BUG: kong must not end the process") }),
 		kong.ExplicitGroups([]kong.Group{
-			{Key: "path", Title: "Flags of what lies between workers and backbone:"}, {Key: "model", Title: "Flags of model and decode:"},
+			{Key: "path", Title: "Flags of what lies between workers and backbone:"}, {Key: "model", Title: "Flags of model, decode and serve:"},
+			{Key: "serve", Title: "Flags of serve:"},
 			{Key: "gate", Title: "Flags of gate:"},
 			{Key: "swarm", Title: "Flags of swarm:"},
 		}),

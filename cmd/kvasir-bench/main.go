@@ -122,6 +122,10 @@ func (a *app) run(ctx context.Context, args []string) error {
 		return a.model(ctx, c)
 	case bench.SwarmName:
 		return a.simulate(ctx, c)
+	case bench.ServeName:
+		return a.serve(ctx, c)
+	case bench.ServeClientName:
+		return bench.ServeClient(ctx, os.Stdin, a.stdout)
 	case bench.WireName:
 		return a.wire(ctx, c)
 	}
@@ -358,6 +362,44 @@ func (a *app) model(ctx context.Context, c *cli) error {
 	}
 	if bad := report.Different(); len(bad) > 0 {
 		return fmt.Errorf("the same prompts had different tokens at %s; run kvasir doctor", strings.Join(bad, "; "))
+	}
+	if bad := report.Missed(); c.Judge && len(bad) > 0 {
+		return fmt.Errorf("missed: %s", strings.Join(bad, "; "))
+	}
+	return nil
+}
+
+// serve runs the scenario of that name, with its client in another process of this program.
+func (a *app) serve(ctx context.Context, c *cli) error {
+	s := c.serve()
+	if err := s.Check(); err != nil {
+		return settings(err)
+	}
+	own, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("the client is another process of this program: %w", err)
+	}
+	s.Client = []string{own, bench.ServeClientName}
+	var report *bench.ServeReport
+	err = a.measure(ctx, c, func(ctx context.Context, v *view) (measured, error) {
+		t := bench.NewServeTable(v.w)
+		head := t.Head
+		if s.Load > 0 || s.Vanish > 0 {
+			head = func() error { return nil } // there are no rows
+		}
+		var err error
+		report, err = s.Run(ctx, bench.ServeObserver{
+			Progress: v.progress.show,
+			Begin:    func(r *bench.ServeReport) { v.begin(serveHead(r), c.Quick, head) },
+			Row:      func(x bench.ServeResult) { v.do(func() error { return t.Row(x) }) },
+		})
+		return report, err
+	})
+	if err != nil {
+		return err
+	}
+	if bad := report.Different(); len(bad) > 0 {
+		return fmt.Errorf("a prompt had different texts through HTTP and directly, first at %d streams; run kvasir doctor", bad[0])
 	}
 	if bad := report.Missed(); c.Judge && len(bad) > 0 {
 		return fmt.Errorf("missed: %s", strings.Join(bad, "; "))

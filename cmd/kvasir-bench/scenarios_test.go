@@ -82,6 +82,26 @@ func TestModelPrintsJSON(t *testing.T) {
 	}
 }
 
+func TestServePrintsARowForEveryPoint(t *testing.T) {
+	t.Parallel()
+	args := []string{"serve", "--quick", "--sequences=1,2", "--tokens=6", "--repeat=1"}
+	o := kvasirBench(t, append(args, "--judge")...)
+	if o.status != statusDone || !strings.Contains(o.stdout, "kvasir-tiny") || strings.Count(o.stdout, " yes\n") != 2 {
+		t.Fatalf("exit status %d, standard output %q, standard error %q", o.status, o.stdout, o.stderr)
+	}
+	wantNarrow(t, o.stdout)
+	o = kvasirBench(t, append(args, "--json")...)
+	var r bench.ServeReport
+	d := json.NewDecoder(strings.NewReader(o.stdout))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&r); err != nil || d.More() || len(r.Results) != 2 || !r.Settings.Apart {
+		t.Fatalf("%v, more: %v\n%s", err, d.More(), o.stdout)
+	}
+	if o = kvasirBench(t, "serve", "--load", "1ms"); o.status != statusUsage || !strings.Contains(o.stderr, "--load 1ms, want 1s to 24h") {
+		t.Errorf("%+v", o)
+	}
+}
+
 func TestDecodePrintsARowForEveryWay(t *testing.T) {
 	t.Parallel()
 	o := kvasirBench(t, "decode", "--quick", "--sequences=1,2", "--tokens=3", "--rtt=1ms", "--repeat=1")

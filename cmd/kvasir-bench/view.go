@@ -101,6 +101,12 @@ func modelHead(r *bench.ModelReport) []string {
 	}
 }
 
+// serveHead says what is measured.
+func serveHead(r *bench.ServeReport) []string {
+	s := &r.Settings
+	return []string{fmt.Sprintf("%s; streams of %d tokens over loopback, %d threads", s.Model, s.Tokens, s.Threads), machineLine(&r.Machine, s.Kernel)}
+}
+
 // wireHead says what is measured.
 func wireHead(name string, r *bench.WireReport) []string {
 	m := &r.Machine

@@ -288,6 +288,9 @@ func (h *Handler) complete(w http.ResponseWriter, r *http.Request, k kind) {
 	}
 }
 
+// Busy is how many requests are being answered that count among Options.Requests.
+func (h *Handler) Busy() int { return len(h.places) }
+
 // leave gives a place back.
 func (h *Handler) leave() {
 	<-h.places

@@ -1,0 +1,264 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"kvasir/engine"
+	"kvasir/internal/machine"
+	"kvasir/kernels/cpu"
+)
+
+// serveRun is a run of Serve under way.
+type serveRun struct {
+	s       Serve
+	o       ServeObserver
+	start   time.Time
+	report  ServeReport
+	backend *cpu.Backend
+	node    *engine.ServeNode
+	places  int // requests that are answered or wait at once
+	close   func() error
+
+	texts        []string // of each prompt, by the first that had it
+	peaks, reads []float64
+}
+
+func (r *serveRun) progress(done float64, doing string) {
+	if r.o.Progress != nil {
+		r.o.Progress(done, doing)
+	}
+}
+
+func (r *serveRun) measure(ctx context.Context) error {
+	for i, n := range r.s.Sequences {
+		now := time.Since(r.start)
+		p := &servePoint{
+			r: r, n: n, done: float64(i) / float64(len(r.s.Sequences)), identical: true,
+			schedule: pairsSchedule{fixed: r.s.Pairs, until: now + (r.s.Budget-now)/time.Duration(len(r.s.Sequences)-i)},
+		}
+		x, err := p.measure(ctx)
+		if err != nil {
+			return fmt.Errorf("%d streams: %w", n, err)
+		}
+		r.report.Results = append(r.report.Results, x)
+		if r.o.Row != nil {
+			r.o.Row(x)
+		}
+	}
+	var err error
+	if r.s.Load > 0 {
+		r.report.Load, err = r.load(ctx)
+	}
+	if r.s.Vanish > 0 && err == nil {
+		r.report.Vanish, err = r.vanish(ctx)
+	}
+	r.progress(1, "done")
+	return err
+}
+
+// prompts are n that differ.
+func prompts(n int) []string {
+	list := make([]string, n)
+	for i := range list {
+		list[i] = fmt.Sprintf("%d. There was once a poor miller", i)
+	}
+	return list
+}
+
+// served is what a way has made from when all streams had begun.
+type served struct {
+	tokens int64
+	took   time.Duration
+	cpu    time.Duration // of this process
+	client time.Duration // of the client's
+}
+
+func (s *served) rate() float64 { return float64(s.tokens) / s.took.Seconds() }
+
+// perToken is processor time in microseconds.
+func perToken(cpu time.Duration, tokens int64) float64 {
+	return float64(cpu.Nanoseconds()) / 1000 / float64(tokens)
+}
+
+// watch begins to count: what it returns ends that.
+func (r *serveRun) watch() func() served {
+	before, _ := r.node.Engine().Standing()
+	cpu, start := processCPU(), time.Now()
+	return func() served {
+		took, used := time.Since(start), processCPU()-cpu
+		after, _ := r.node.Engine().Standing()
+		return served{tokens: after.Decoded - before.Decoded, took: took, cpu: used}
+	}
+}
+
+// servePoint is a point under way.
+type servePoint struct {
+	r         *serveRun
+	n         int // streams
+	done      float64
+	schedule  pairsSchedule
+	identical bool
+
+	direct, http []served // of each pair
+}
+
+func (p *servePoint) measure(ctx context.Context) (ServeResult, error) {
+	p.r.progress(p.done, fmt.Sprintf("%d streams, warming up", p.n))
+	if _, err := p.call(ctx); err != nil {
+		return ServeResult{}, err
+	}
+	pairs, err := collect(ctx, meter{
+		limits: p.r.limits, run: p.run, now: func() time.Duration { return time.Since(p.r.start) },
+	}, p.schedule, p.n <= memoryRows)
+	if err != nil {
+		return ServeResult{}, err
+	}
+	x := p.result(pairs)
+	if p.r.report.Settings.Apart && processCPU() > 0 {
+		p.r.progress(p.done, fmt.Sprintf("%d streams, the door alone", p.n))
+		us, err := p.r.door(ctx, p.n)
+		if err != nil {
+			return x, err
+		}
+		x.Door = new(round(us))
+	}
+	return x, nil
+}
+
+// limits measures what the machine can do now.
+func (r *serveRun) limits() limits {
+	l := limits{peak: r.backend.PeakRate(r.s.least), read: machine.ReadRate(r.backend.Threads(), r.s.least)}
+	if l.peak > 0 {
+		r.peaks = append(r.peaks, l.peak)
+	}
+	if l.read > 0 {
+		r.reads = append(r.reads, l.read)
+	}
+	return l
+}
+
+// run has both ways take a turn; who is first changes.
+func (p *servePoint) run(ctx context.Context, pair int) (x sample, err error) {
+	p.r.progress(p.done, fmt.Sprintf("%d streams, round %d", p.n, pair))
+	ways := []func(context.Context) (served, error){p.call, p.ask}
+	var got [2]served
+	for i := range ways {
+		k := (i + pair) % len(ways)
+		if got[k], err = ways[k](ctx); err != nil {
+			return x, err
+		}
+		if got[k].tokens == 0 {
+			return x, errors.New("the model ended its answers before all had begun; ask for more --tokens")
+		}
+	}
+	p.direct, p.http = append(p.direct, got[0]), append(p.http, got[1])
+	return sample{dispatches: int(got[1].tokens), took: got[1].took}, nil
+}
+
+// same notes a text, and whether the prompt had another before.
+func (p *servePoint) same(texts []string) {
+	r := p.r
+	for len(r.texts) < len(texts) {
+		r.texts = append(r.texts, texts[len(r.texts)])
+	}
+	if !slices.Equal(r.texts[:len(texts)], texts) {
+		p.identical = false
+	}
+}
+
+// call asks the engine directly.
+func (p *servePoint) call(ctx context.Context) (served, error) {
+	var wg, begun sync.WaitGroup
+	texts, errs := make([]string, p.n), make([]error, p.n)
+	begun.Add(p.n)
+	for i, prompt := range prompts(p.n) {
+		wg.Go(func() {
+			first := sync.OnceFunc(begun.Done)
+			defer first()
+			var text strings.Builder
+			_, errs[i] = p.r.node.Engine().Generate(ctx, engine.Request{Prompt: prompt, Tokens: p.r.s.Tokens}, func(e engine.Piece) error {
+				if e.Text != "" { // a stream says nothing of others
+					first()
+				}
+				text.WriteString(e.Text)
+				return nil
+			})
+			texts[i] = text.String()
+		})
+	}
+	begun.Wait()
+	count := p.r.watch()
+	wg.Wait()
+	x := count()
+	if err := errors.Join(errs...); err != nil {
+		return x, err
+	}
+	p.same(texts)
+	return x, nil
+}
+
+// ask asks over HTTP.
+func (p *servePoint) ask(ctx context.Context) (x served, err error) {
+	c, err := p.r.client(ctx, clientJob{Kind: jobStreams, Prompts: prompts(p.n), Tokens: p.r.s.Tokens})
+	if err != nil {
+		return x, err
+	}
+	count := p.r.watch()
+	n, err := c.next()
+	x = count()
+	if err := errors.Join(err, c.end()); err != nil {
+		return x, err
+	}
+	x.client = n.CPU
+	p.same(n.Texts)
+	return x, nil
+}
+
+// client starts a client, and waits until it has begun.
+func (r *serveRun) client(ctx context.Context, j clientJob) (*client, error) {
+	j.Addr, j.Model = r.node.Addr, r.node.Model()
+	c, err := startClient(ctx, r.s.Client, j)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.next(); err != nil {
+		return nil, errors.Join(err, c.end())
+	}
+	return c, nil
+}
+
+// result makes figures of the pairs: medians of those that are kept, or of all where too few are.
+func (p *servePoint) result(pairs []pair) ServeResult {
+	x := ServeResult{Scenario: ServeName, Streams: p.n, Pairs: len(pairs), Identical: new(p.identical)}
+	var kept []int
+	for i := range pairs {
+		if pairs[i].steady(p.n <= memoryRows) {
+			kept = append(kept, i)
+		}
+	}
+	x.Dropped = len(pairs) - len(kept)
+	if x.noisy() {
+		kept = kept[:0]
+		for i := range pairs {
+			kept = append(kept, i)
+		}
+	}
+	var direct, http, ratio, cost, client []float64
+	for _, i := range kept {
+		d, h := &p.direct[i], &p.http[i]
+		direct, http, ratio = append(direct, d.rate()), append(http, h.rate()), append(ratio, h.rate()/d.rate())
+		cost = append(cost, perToken(h.cpu, h.tokens)-perToken(d.cpu, d.tokens))
+		client = append(client, perToken(h.client, h.tokens))
+	}
+	x.Direct, x.HTTP, x.Ratio = round(middle(direct)), round(middle(http)), round(middle(ratio))
+	if p.r.report.Settings.Apart && processCPU() > 0 {
+		x.Beyond, x.Client = new(round(middle(cost))), new(round(middle(client)))
+	}
+	return x
+}
