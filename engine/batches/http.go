@@ -96,7 +96,8 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 		serve.Refuse(w, http.StatusRequestTimeout, "", "the request took too long to come")
 	default:
 		h.s.o.Log.Error("a request about batches failed", "path", r.URL.Path, "err", err)
-		serve.Refuse(w, http.StatusInternalServerError, "", err.Error())
+		// What it says of folders and databases is for the log's readers.
+		serve.Refuse(w, http.StatusInternalServerError, "", "the server cannot do that at present; its log says why")
 	}
 }
 
