@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"strings"
 
@@ -76,7 +75,7 @@ func (f *doorFlags) options(a *app) (o engine.DoorOptions, end func() error, err
 	switch f.AccessLog {
 	case "":
 	case "-":
-		o.Log = io.Writer(os.Stdout)
+		o.Log = a.stdout
 	default:
 		file, err := os.OpenFile(string(f.AccessLog), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 		if err != nil {
