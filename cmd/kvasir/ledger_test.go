@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -113,4 +114,38 @@ func TestLedgerCommandsRefuse(t *testing.T) {
 	if r.status != 1 || !strings.Contains(r.stderr, "no wallet is here") {
 		t.Errorf("status %d, %q", r.status, r.stderr)
 	}
+}
+
+func TestWalletsAreShownExportedAndVerified(t *testing.T) {
+	t.Parallel()
+	home, worker, _ := ledgerHome(t)
+	for _, args := range [][]string{{"wallet"}, {"wallet", "show"}} {
+		r := kvasir(t, append(args, "--home", home)...).wantDone(t)
+		if !strings.Contains(r.stdout, worker.Short()) {
+			t.Errorf("%v says\n%s", args, r.stdout)
+		}
+	}
+	var history struct{ Reports []ledger.Line }
+	kvasir(t, "wallet", "history", worker.String(), "-n", "2", "--json", "--home", home).wantDone(t).object(t, &history)
+	if len(history.Reports) != 2 || history.Reports[1].Report != 3 || history.Reports[1].State != "pending" {
+		t.Errorf("history %+v", history)
+	}
+	for _, format := range []string{"--json=false", "--json"} {
+		r := kvasir(t, "wallet", "export", worker.String(), format, "--home", home).wantDone(t)
+		file := filepath.Join(t.TempDir(), "account")
+		write := func(text string) {
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write(r.stdout)
+		v := kvasir(t, "wallet", "verify", file).wantDone(t)
+		if want := "3 reports, 0.00895 KVR pending, 0.01789 KVR settled, 0.00000 KVR void."; !strings.Contains(v.stdout, want) {
+			t.Errorf("verify says\n%s\nwant %q in it", v.stdout, want)
+		}
+		kvasir(t, "wallet", "verify", file, "--gateway", worker.String()).wantFailure(t, statusFailed, "and not by")
+		write(strings.Replace(r.stdout, "8945664", "9945664", 1))
+		kvasir(t, "wallet", "verify", file).wantFailure(t, statusFailed, "the signature does not fit")
+	}
+	kvasir(t, "wallet", "export", worker.String(), "--since", "yesterday", "--home", home).wantFailure(t, statusUsage, "--since")
 }

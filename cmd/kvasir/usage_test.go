@@ -10,7 +10,7 @@ import (
 // commands are all commands, with the least they need to be asked for help.
 var commands = []string{
 	"demo", "run", "chat", "serve", "key create", "key list", "key revoke", "worker", "hub", "gateway", "token create",
-	"token list", "token revoke", "token root", "token grant", "wallet", "model inspect", "model profile", "model synth",
+	"token list", "token revoke", "token root", "token grant", "wallet show", "wallet history", "wallet export", "wallet verify", "model inspect", "model profile", "model synth",
 	"doctor", "version", "config", "plan", "trace",
 	"batch run", "batch submit", "batch status", "batch watch", "batch fetch", "batch cancel",
 }

@@ -6,15 +6,26 @@ import (
 	"kvasir/engine/ledger"
 )
 
-type walletCmd struct{ jsonFlag }
+// walletCmd groups the commands on what workers have earned; kvasir wallet alone is show, also for --help.
+type walletCmd struct {
+	Show    walletShowCmd    `cmd:"" default:"withargs" help:"Print what workers have earned (the default)."`
+	History walletHistoryCmd `cmd:"" help:"Print the reports that a worker was paid for."`
+	Export  walletExportCmd  `cmd:"" help:"Write them as CSV or JSON, signed by this gateway."`
+	Verify  walletVerifyCmd  `cmd:"" help:"Check such a file."`
+}
+
+type walletShowCmd struct{ jsonFlag }
 
 // Help is printed by kvasir wallet --help.
-func (walletCmd) Help() string {
-	return `What workers have earned, by their keys, as the gateway of this home folder has credited it. A unit is 1,000,000 bytes of expert output and earns 0.007 KVR. Pay is pending until the backbone has checked the work; then it settles, or is void if a row was wrong. kvasir ledger top sorts, kvasir ledger verify adds up.
+func (walletShowCmd) Help() string {
+	return `What workers have earned, by their keys, as the gateway of this home folder has credited it. A unit is 1,000,000 bytes of expert output and earns 0.007 KVR. Pay is pending until the backbone has checked the work; then it settles, or is void if a row was wrong. kvasir ledger top sorts, kvasir ledger verify adds up. For one worker there are kvasir wallet history, which lists reports; export, which writes them to a file that the gateway signs; and verify, which checks such a file.
 
-Example:
+Examples:
 
-    kvasir wallet`
+    kvasir wallet show
+    kvasir wallet history WORKER
+    kvasir wallet export WORKER > account.csv
+    kvasir wallet verify account.csv`
 }
 
 // walletRow is a worker in JSON.
@@ -55,7 +66,7 @@ func printWallets(s *screen, list []ledger.Balance) {
 }
 
 // Run prints the balances.
-func (c *walletCmd) Run(ctx context.Context, a *app) error {
+func (c *walletShowCmd) Run(ctx context.Context, a *app) error {
 	return a.books(ctx, func(w *ledger.Wallet) error {
 		list, err := w.Balances(ctx)
 		if err != nil {

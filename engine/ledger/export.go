@@ -1,0 +1,241 @@
+package ledger
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"kvasir/wire/seal"
+)
+
+// ErrBadExport: a file is no export of a wallet, or somebody has changed it.
+var ErrBadExport = errors.New("ledger: not an export as a gateway has signed it")
+
+// Account is what a worker has earned, report by report. Exported, it is signed by the gateway, so that
+// whoever knows the gateway's key can check it. As JSON:
+//
+//	{"account": ACCOUNT, "signature": 64 bytes in base64, domain "wallet 1", over ACCOUNT without white space}
+//
+// As CSV: a head of "# NAME VALUE" lines, a line of names, a line a report, and at last "# signature", which
+// is over all bytes before it, in domain "wallet csv 1".
+type Account struct {
+	Gateway seal.PublicKey `json:"gateway"` // who signs
+	Worker  seal.PublicKey `json:"worker"`
+	At      time.Time      `json:"at"` // of the export, whole seconds
+	Pending NKVR           `json:"pending_nkvr"`
+	Settled NKVR           `json:"settled_nkvr"`
+	Voided  NKVR           `json:"voided_nkvr"`
+	Waiting NKVR           `json:"waiting_nkvr"` // beyond what the backbone may owe
+	Lines   []Line         `json:"reports"`      // oldest first; the amounts above are their sums
+}
+
+// Line is a report in an Account.
+type Line struct {
+	Time     time.Time      `json:"time"`
+	Backbone seal.PublicKey `json:"backbone"`
+	Session  SessionID      `json:"session"`
+	Report   int64          `json:"report"`
+	Picks    int64          `json:"picks"`
+	NKVR     NKVR           `json:"nkvr"`
+	State    string         `json:"state"` // pending, settled, voided, waiting
+}
+
+// MaxLines is the most lines of an Account.
+const MaxLines = 1 << 20
+
+const (
+	jsonDomain = "wallet 1"
+	csvDomain  = "wallet csv 1"
+	csvTitle   = "# kvasir wallet 1\n"
+	csvEnd     = "# signature "
+)
+
+// Account returns what a worker has earned by what was signed from a time on.
+func (w *Wallet) Account(ctx context.Context, worker seal.PublicKey, since time.Time) (a Account, err error) {
+	a = Account{Worker: worker, Lines: []Line{}}
+	err = w.file.each(ctx, func(scan func(...any) error) error {
+		var l Line
+		var session string
+		var at int64
+		if err := scan(&at, keyColumn{&l.Backbone}, &session, &l.Report, &l.Picks, &l.NKVR, &l.State); err != nil {
+			return err
+		}
+		if l.Session, err = ParseSessionID(session); err != nil {
+			return fmt.Errorf("%w: %w", ErrDamaged, err)
+		}
+		if len(a.Lines) == MaxLines {
+			return fmt.Errorf("ledger: more than %d reports; export from a later time on", MaxLines)
+		}
+		l.Time = time.UnixMilli(at).UTC()
+		a.Lines = append(a.Lines, l)
+		return a.add(&l)
+	}, `SELECT at, backbone, session, sequence, picks, nkvr,
+		CASE WHEN verdict <> 'voided' AND funded = 0 THEN 'waiting' ELSE verdict END
+		FROM reports WHERE worker = $1 AND at >= $2 ORDER BY id`, worker.String(), max(since.UnixMilli(), 0))
+	return a, err
+}
+
+// add adds a line to the sums.
+func (a *Account) add(l *Line) error {
+	to := map[string]*NKVR{"pending": &a.Pending, "settled": &a.Settled, "voided": &a.Voided, "waiting": &a.Waiting}[l.State]
+	if to == nil || l.NKVR < 0 {
+		return fmt.Errorf("%w: a report that is %q, of %d nKVR", ErrBadExport, l.State, int64(l.NKVR))
+	}
+	sum, err := add(*to, l.NKVR)
+	*to = sum
+	return err
+}
+
+// exported is an Account as JSON.
+type exported struct {
+	Account   json.RawMessage `json:"account"`
+	Signature []byte          `json:"signature"`
+}
+
+// JSON returns the account as JSON, signed by the gateway.
+func (a Account) JSON(key seal.Key, at time.Time) ([]byte, error) {
+	a.Gateway, a.At = key.Public(), at.UTC().Truncate(time.Second)
+	body, err := json.Marshal(a)
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.MarshalIndent(exported{body, key.Sign(jsonDomain, body)}, "", "  ")
+	return append(text, '\n'), err
+}
+
+// CSV returns the account as CSV, signed by the gateway.
+func (a Account) CSV(key seal.Key, at time.Time) ([]byte, error) {
+	a.Gateway, a.At = key.Public(), at.UTC().Truncate(time.Second)
+	var b bytes.Buffer
+	b.WriteString(csvTitle)
+	fmt.Fprintf(&b, "# gateway %s\n# worker %s\n# at %s\n", a.Gateway, a.Worker, a.At.Format(time.RFC3339))
+	fmt.Fprintf(&b, "# pending_nkvr %d\n# settled_nkvr %d\n# voided_nkvr %d\n# waiting_nkvr %d\n", a.Pending, a.Settled, a.Voided, a.Waiting)
+	w := csv.NewWriter(&b)
+	_ = w.Write([]string{"time", "backbone", "session", "report", "picks", "nkvr", "state"}) // Flush tells
+	for _, l := range a.Lines {
+		_ = w.Write([]string{
+			l.Time.Format(time.RFC3339Nano), l.Backbone.String(), l.Session.String(), strconv.FormatInt(l.Report, 10),
+			strconv.FormatInt(l.Picks, 10), strconv.FormatInt(int64(l.NKVR), 10), l.State,
+		})
+	}
+	w.Flush()
+	signature := base64.StdEncoding.EncodeToString(key.Sign(csvDomain, b.Bytes()))
+	b.WriteString(csvEnd + signature + "\n")
+	return b.Bytes(), w.Error()
+}
+
+// VerifyExport checks what JSON or CSV returned: the signature of the gateway that it names, and the sums.
+// Whether that gateway is to be believed, its key says.
+func VerifyExport(data []byte) (a Account, err error) {
+	if bytes.HasPrefix(data, []byte(csvTitle)) {
+		a, err = verifyCSV(data)
+	} else {
+		a, err = verifyJSON(data)
+	}
+	if err != nil {
+		return Account{}, err
+	}
+	var sum Account
+	for i := range a.Lines {
+		if err := sum.add(&a.Lines[i]); err != nil {
+			return Account{}, err
+		}
+	}
+	if sum.Pending != a.Pending || sum.Settled != a.Settled || sum.Voided != a.Voided || sum.Waiting != a.Waiting {
+		return Account{}, fmt.Errorf("%w: the sums are not those of the reports", ErrBadExport)
+	}
+	return a, nil
+}
+
+func verifyJSON(data []byte) (a Account, err error) {
+	var e exported
+	if err := json.Unmarshal(data, &e); err != nil || len(e.Account) == 0 {
+		return a, fmt.Errorf("%w: neither CSV nor JSON of a wallet", ErrBadExport)
+	}
+	var body bytes.Buffer
+	err = json.Compact(&body, e.Account)
+	if err == nil {
+		err = json.Unmarshal(body.Bytes(), &a)
+	}
+	if err != nil {
+		return a, fmt.Errorf("%w: %w", ErrBadExport, err)
+	}
+	if !a.Gateway.Verify(jsonDomain, body.Bytes(), e.Signature) {
+		return a, fmt.Errorf("%w: the signature does not fit", ErrBadExport)
+	}
+	return a, nil
+}
+
+func verifyCSV(data []byte) (a Account, err error) {
+	cut := bytes.LastIndex(data, []byte("\n"+csvEnd)) + 1
+	if cut == 0 {
+		return a, fmt.Errorf("%w: it has no signature", ErrBadExport)
+	}
+	body, last := data[:cut], bytes.TrimSpace(data[cut+len(csvEnd):])
+	signature, err := base64.StdEncoding.DecodeString(string(last))
+	if err != nil {
+		return a, fmt.Errorf("%w: %w", ErrBadExport, err)
+	}
+	rest := body[len(csvTitle):]
+	head := map[string]string{}
+	for bytes.HasPrefix(rest, []byte("# ")) {
+		line, after, _ := bytes.Cut(rest, []byte("\n"))
+		name, value, _ := bytes.Cut(line[2:], []byte(" "))
+		head[string(name)], rest = string(value), after
+	}
+	if a.Gateway, err = seal.ParsePublicKey(head["gateway"]); err != nil {
+		return a, fmt.Errorf("%w: %w", ErrBadExport, err)
+	}
+	if !a.Gateway.Verify(csvDomain, body, signature) {
+		return a, fmt.Errorf("%w: the signature does not fit", ErrBadExport)
+	}
+	if err := a.parse(head, rest); err != nil {
+		return a, fmt.Errorf("%w: %w", ErrBadExport, err)
+	}
+	return a, nil
+}
+
+// parse reads CSV that a gateway has signed.
+func (a *Account) parse(head map[string]string, rest []byte) (err error) {
+	var errs []error
+	number := func(text string) int64 {
+		n, err := strconv.ParseInt(text, 10, 64)
+		errs = append(errs, err)
+		return n
+	}
+	a.Worker, err = seal.ParsePublicKey(head["worker"])
+	errs = append(errs, err)
+	a.At, err = time.Parse(time.RFC3339, head["at"])
+	errs = append(errs, err)
+	a.Pending, a.Settled = NKVR(number(head["pending_nkvr"])), NKVR(number(head["settled_nkvr"]))
+	a.Voided, a.Waiting = NKVR(number(head["voided_nkvr"])), NKVR(number(head["waiting_nkvr"]))
+	r := csv.NewReader(bytes.NewReader(rest))
+	r.FieldsPerRecord = 7
+	rows, err := r.ReadAll()
+	if err := errors.Join(append(errs, err)...); err != nil || len(rows) == 0 {
+		return errors.Join(err, errors.New("a line is wrong"))
+	}
+	a.Lines = make([]Line, len(rows)-1)
+	errs = nil
+	for i, f := range rows[1:] {
+		l := &a.Lines[i]
+		l.Time, err = time.Parse(time.RFC3339Nano, f[0])
+		errs = append(errs, err)
+		l.Backbone, err = seal.ParsePublicKey(f[1])
+		errs = append(errs, err)
+		l.Session, err = ParseSessionID(f[2])
+		errs = append(errs, err)
+		l.Report, l.Picks, l.NKVR, l.State = number(f[3]), number(f[4]), NKVR(number(f[5])), f[6]
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+		errs = errs[:0]
+	}
+	return nil
+}
