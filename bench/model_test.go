@@ -105,6 +105,9 @@ func wantModelPrinted(t *testing.T, r *ModelReport) {
 // Tokens of every architecture in every format are made, depend on the seed, and are the same alone and
 // together.
 func TestModelsOfRandomWeightsMakeTokens(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes seconds, and with the race detector half a minute")
+	}
 	for _, like := range []string{"anchor", "mini"} {
 		for _, format := range []quant.Format{quant.F32, quant.F16, quant.Q8_0, quant.Q4K, quant.Q6K, quant.MXFP4} {
 			one, two := madeBy(t, like, format, 1), madeBy(t, like, format, 2)

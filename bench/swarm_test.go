@@ -66,6 +66,9 @@ func TestSwarmTakesAsLongAsItsParts(t *testing.T) {
 }
 
 func TestSwarmLosesNothingToChurn(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes seconds, and with the race detector half a minute")
+	}
 	s := littleSwarm()
 	s.Simulate, s.Layers = 2*time.Minute, 3
 	still := mustSimulate(t, s).Result
@@ -152,6 +155,9 @@ func (h *home) Forward(_ context.Context, b *moe.Batch, out *moe.Partials) error
 // The dispatcher and the lanes themselves, over workers that take time on a clock of the test's own, come to
 // what the simulation of them comes to.
 func TestSwarmIsWhatDispatcherAndLanesDo(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes seconds, and with the race detector half a minute")
+	}
 	for _, flights := range []int{1, 4, 12} {
 		s := littleSwarm()
 		s.Workers, s.Flights, s.Churn, s.Spread, s.Own = 4, flights, 0, 0.5, 0
