@@ -73,7 +73,10 @@ func (s *spread) chase(j *job, m *Member, g begun) *chase {
 	c.ctx, c.cancel = context.WithCancel(s.ctx)
 	c.stage = untilLate
 	after := g.late
-	if after == 0 || s.hurry {
+	switch {
+	case j.again:
+		c.stage, after = untilHopeless, max(g.giveUp+s.d.o.Wait, s.d.o.Patience)
+	case after == 0 || s.hurry:
 		c.stage, after = untilVeryLate, g.giveUp
 	}
 	c.mu.Lock()

@@ -167,6 +167,7 @@ type outcome struct {
 	took, combine   time.Duration
 	times           Times
 	verdict         verdict
+	hopeless        bool  // late, and nobody else had come
 	fault           Fault // where the verdict is a failure
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -53,6 +54,8 @@ type job struct {
 	to     *Member       // who is asked next; nil: to be chosen
 	by     *Set          // what it held when it was chosen
 	tried  []*Member     // who has had its turn
+	slow   []*Member     // of those, who was only late
+	again  bool          // slow ones are asked once more, for as long as it takes
 	err    error         // why the last of them did not answer
 	full   error         // why one of them did not, if its queue was full
 	wide   bool          // somebody answered, but with Wide
@@ -111,10 +114,21 @@ func (s *spread) choose(j *job) *job {
 	if part != nil {
 		return part
 	}
-	if j.to == nil && !s.await(j, v) {
-		return nil
+	if j.to != nil || s.askAgain(j) || s.await(j, v) {
+		return j
 	}
-	return j
+	return nil
+}
+
+// askAgain has those have another turn who were only late, when there is nobody else: a slow answer is better
+// than none. A hedge leaves that to the call that it is for.
+func (s *spread) askAgain(j *job) bool {
+	if s.hurry || j.again || len(j.slow) == 0 {
+		return false
+	}
+	j.again = true
+	j.tried = slices.DeleteFunc(j.tried, func(m *Member) bool { return member(j.slow, m) })
+	return true
 }
 
 // cut makes a job of each destination's picks. It returns the first, and has the others served.
@@ -175,7 +189,7 @@ func (s *spread) part(j *job) *job {
 		batch: &k.batch, answer: &k.answer, own: &k.own,
 		rows: k.job.rows[:0], places: k.job.places[:0], adds: k.job.adds[:0],
 		tried: append(k.job.tried[:0], j.tried...),
-		err:   j.err, full: j.full, wide: j.wide, waited: j.waited,
+		err:   j.err, full: j.full, wide: j.wide, waited: j.waited, slow: j.slow, again: j.again,
 	}
 	return &k.job
 }
@@ -226,6 +240,9 @@ func (s *spread) ask(j *job) (settled bool) {
 	j.err = err
 	if o.verdict != lacking || m.local { // else judge has seen to it that it is not chosen before it holds more
 		j.tried = append(j.tried, m)
+		if o.verdict == late && !o.hopeless { // else it has been waited for long enough
+			j.slow = append(j.slow[:len(j.slow):len(j.slow)], m) // parts may share what is there
+		}
 	}
 	s.mu.Lock()
 	s.last = err
@@ -276,6 +293,7 @@ func (s *spread) dispatch(j *job, m *Member, o *outcome) error {
 		return nil
 	}
 	if late {
+		o.hopeless = c.stage == untilHopeless // chase has ended: nobody else writes it
 		return fmt.Errorf("%w after %v", ErrLate, o.took)
 	}
 	return err

@@ -20,17 +20,22 @@ type distant struct {
 
 func (d *distant) RTT() time.Duration { return d.rtt }
 
-func (d *distant) Forward(_ context.Context, b *moe.Batch, out *moe.Partials) error {
+func (d *distant) Forward(ctx context.Context, b *moe.Batch, out *moe.Partials) error {
 	d.mu.Lock()
 	d.now++
 	d.most = max(d.most, d.now)
 	d.mu.Unlock()
-	time.Sleep(d.rtt)
-	d.mu.Lock()
-	d.now--
-	d.mu.Unlock()
-	out.Reset(b.Rows, b.Hidden)
-	return nil
+	defer func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.now--
+	}()
+	select {
+	case <-time.After(d.rtt):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return (&fake{}).Forward(ctx, b, out)
 }
 
 // TestALaneHasMoreUnderWayTheFartherItGoes lets thirty callers with full batches at a lane.
@@ -67,3 +72,30 @@ func TestALaneHasMoreUnderWayTheFartherItGoes(t *testing.T) {
 		})
 	}
 }
+
+// TestWhoIsOnlyLateIsAskedAgain has a member become slow, so that it is given up when another joins, which turns
+// out to hold nothing: nobody is left but who was slow, and its answer is waited for.
+func TestWhoIsOnlyLateIsAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := NewDispatcher(Options{Wait: -1, Hedge: -1})
+		defer d.Close()
+		slow := &distant{rtt: time.Millisecond}
+		d.Join("slow", slow, mustAll(1, 32))
+		warm(t, d, 40)
+		slow.rtt = 2 * time.Second
+		go func() {
+			time.Sleep(giveUpFloor / 2)
+			d.Join("empty", lackingAll{}, mustAll(1, 32))
+		}()
+		began := time.Now()
+		forward(t, d, smallBatch(16))
+		if took := time.Since(began); took < 2*time.Second || took > 3*time.Second {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+// lackingAll holds nothing, whatever it said.
+type lackingAll struct{}
+
+func (lackingAll) Forward(context.Context, *moe.Batch, *moe.Partials) error { return moe.ErrNotHeld }

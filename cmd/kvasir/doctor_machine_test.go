@@ -22,6 +22,7 @@ func TestKernelThatCannotBeHadEndsEveryCommand(t *testing.T) {
 		"worker": nil, "token revoke": {"00"}, "token grant": nil, "model profile": {"none.gguf"}, "model synth": {"none.gguf"},
 		"batch run": {"in", "-o", "out"}, "batch submit": {"in"}, "batch watch": {"x"}, "batch fetch": {"x"}, "batch cancel": {"x"},
 		"key revoke": {"x"}, "ledger grant": nil, "ledger pardon": nil,
+		"wallet history": nil, "wallet export": nil, "wallet verify": {"none.json"},
 	}
 	for _, c := range commands {
 		args, known := least[c]
