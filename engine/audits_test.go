@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,10 +40,10 @@ func TestAWorkerThatAnswersWrongIsConvicted(t *testing.T) {
 		}},
 		Refuse: func(p seal.Proof) error { return court.Refuse(p.Key) },
 		Wrap: func(i int, x moe.Experts) moe.Experts {
-			n := 0
+			var n atomic.Int64
 			return executor(func(ctx context.Context, b *moe.Batch, out *moe.Partials) error {
 				err := x.Forward(ctx, b, out)
-				if n++; i == 1 && n > 40 && err == nil {
+				if n := n.Add(1); i == 1 && n > 40 && err == nil {
 					out.Row(b.Rows - 1)[7] ^= 1
 				}
 				return err
@@ -93,10 +94,10 @@ func TestWhatALeaverHasPendingIsDecided(t *testing.T) {
 				Model: m, Workers: 1, Local: m.Experts, Place: engine.ByLayer(m.Layers, m.PerLayer), Home: t.TempDir(),
 				Audit: &engine.AuditOptions{Share: 1, Hold: 2 * time.Second},
 				Wrap: func(_ int, x moe.Experts) moe.Experts {
-					n := 0
+					var n atomic.Int64
 					return executor(func(ctx context.Context, b *moe.Batch, out *moe.Partials) error {
 						err := x.Forward(ctx, b, out)
-						if n++; cheats && n == 1 && err == nil {
+						if n := n.Add(1); cheats && n == 1 && err == nil {
 							out.Row(b.Rows - 1)[7] ^= 1
 						}
 						return err

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -74,9 +75,9 @@ func TestNobodyIsToBlameForOthersThatComeAndGo(t *testing.T) {
 
 // sometimesLate is an executor that takes its time now and then, if it is slow.
 func sometimesLate(x moe.Experts, slow bool) moe.Experts {
-	n := 0
+	var n atomic.Int64
 	return executor(func(ctx context.Context, b *moe.Batch, out *moe.Partials) error {
-		if n++; slow && n%40 == 0 {
+		if n := n.Add(1); slow && n%40 == 0 {
 			late := time.NewTimer(60 * time.Millisecond)
 			defer late.Stop()
 			select {
