@@ -501,7 +501,8 @@ func TestFlappingWorkerLeavesNothingBehind(t *testing.T) {
 		close(stop)
 		flapper.Wait()
 		synctest.Wait()
-		if after := runtime.NumGoroutine(); after > before {
+		// Those of this test must have ended, or synctest fails; of the process, one or two may come and go.
+		if after := runtime.NumGoroutine(); after > before+2 {
 			t.Errorf("%d goroutines, %d before", after, before)
 		}
 		if n := len(d.Stats()); n != 1 {
