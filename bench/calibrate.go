@@ -73,6 +73,14 @@ func deliveredRate(ctx context.Context, l *wan.Link, limit Rate, up bool) (got f
 	if !up {
 		from, to = to, from
 	}
+	if got, err = arrivalRate(from, to, limit); err != nil {
+		return 0, errors.Join(ctx.Err(), fmt.Errorf("measuring the rate of the path: %w", err))
+	}
+	return got, nil
+}
+
+// arrivalRate sends through a connection and returns the bits a second at which they arrive.
+func arrivalRate(from io.Writer, to io.Reader, limit Rate) (float64, error) {
 	// What fits the queue leaves at once, and is not counted.
 	n := wan.QueueMax + max(64<<10, int64(float64(limit)/8*rateFor.Seconds()))
 	sent := make(chan error, 1)
@@ -81,11 +89,11 @@ func deliveredRate(ctx context.Context, l *wan.Link, limit Rate, up bool) (got f
 		sent <- err
 	}()
 	if _, err := io.CopyN(io.Discard, to, wan.QueueMax); err != nil {
-		return 0, errors.Join(ctx.Err(), fmt.Errorf("measuring the rate of the path: %w", err))
+		return 0, err
 	}
 	start := time.Now()
 	if _, err := io.CopyN(io.Discard, to, n-wan.QueueMax); err != nil {
-		return 0, errors.Join(ctx.Err(), fmt.Errorf("measuring the rate of the path: %w", err))
+		return 0, err
 	}
 	return round(8 * float64(n-wan.QueueMax) / time.Since(start).Seconds()), <-sent
 }

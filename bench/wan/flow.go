@@ -42,7 +42,6 @@ type flow struct {
 	data     ring
 	marks    []mark
 	last     time.Duration // when the newest byte arrives
-	toll     time.Duration // what sockets add to the way by themselves, taken off the wire
 	got      int64         // bytes that arrived
 	end      error         // what a reader gets after the data; nil while the writer may go on
 	endAt    time.Duration // when it arrives
@@ -209,9 +208,8 @@ func (f *flow) append(p []byte, at time.Duration) {
 	signal(f.readable)
 }
 
-// arrivalLocked adds the jitter, takes off the toll and keeps the order.
+// arrivalLocked adds the jitter and keeps the order.
 func (f *flow) arrivalLocked(at time.Duration) time.Duration {
-	at -= min(f.toll, f.lane.half)
 	if j := f.lane.jitter; j > 0 {
 		at += time.Duration(f.rng.Int64N(int64(j)+1)) - j/2
 	}
@@ -349,12 +347,6 @@ func (f *flow) dropLocked() {
 	f.data = ring{}
 	f.marks = nil
 	f.poke()
-}
-
-func (f *flow) addToll(d time.Duration) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.toll += d
 }
 
 func (f *flow) isLost() bool {

@@ -280,6 +280,44 @@ func TestDialPutsTheLinkBetween(t *testing.T) {
 	}
 }
 
+// descriptor is a connection that says it is a socket of the kernel's.
+type descriptor struct{ net.Conn }
+
+func (descriptor) SyscallConn() (syscall.RawConn, error) { return nil, errors.ErrUnsupported }
+
+// TestSocketsComeOnTopOfThePath sends an echo between sockets that cost nothing, as those of a quick
+// machine nearly do: it takes the whole round trip.
+func TestSocketsComeOnTopOfThePath(t *testing.T) {
+	bubble(t, Profile{RTT: msec}, func(t *testing.T, l *Link, _, _ *Conn) {
+		near, a := net.Pipe()
+		b, far := net.Pipe()
+		if err := l.Join(descriptor{a}, descriptor{b}); err != nil {
+			t.Fatal(err)
+		}
+		wrapped, c := net.Pipe()
+		half, err := l.Wrap(descriptor{c})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, ends := range map[string][2]net.Conn{"join": {near, far}, "wrap": {half, wrapped}} {
+			var echo sync.WaitGroup
+			echo.Go(func() { _, _ = io.Copy(ends[1], ends[1]) })
+			for range 3 {
+				start := time.Now()
+				send(t, ends[0], "x")
+				if _, err := io.ReadFull(ends[0], make([]byte, 1)); err != nil {
+					t.Fatal(err)
+				}
+				if got := time.Since(start); got != msec {
+					t.Errorf("%s: an echo took %v, want 1 ms", name, got)
+				}
+			}
+			shutAll(ends[0], ends[1])
+			echo.Wait()
+		}
+	})
+}
+
 // TestServeTakesARoundTripToConnect follows a connection's first bytes: the request to connect
 // takes half a round trip, its answer another; then the near end writes, and the far end half a
 // round trip later.

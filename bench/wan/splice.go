@@ -14,10 +14,6 @@ import (
 // stream and not a reset.
 const drainMax = 5 * time.Second
 
-// socketToll is what a loopback socket at one end of a connection adds each way: the system call,
-// and the time until the goroutine at the other end of the socket runs.
-const socketToll = 50 * time.Microsecond
-
 // Pipe returns the two ends of a connection over the link, without any socket.
 func (l *Link) Pipe() (near, far *Conn, err error) {
 	p, err := l.newPair()
@@ -131,10 +127,6 @@ func (l *Link) travel(ctx context.Context, n *lane) error {
 func (p *pair) plug(c net.Conn, toSocket, fromSocket *flow, ready func() error) bool {
 	s := &socket{pair: p, Conn: c, in: toSocket, out: fromSocket}
 	s.users.Store(2)
-	if _, ok := c.(syscall.Conn); ok {
-		p.up.addToll(socketToll)
-		p.down.addToll(socketToll)
-	}
 	shrink(c, fromSocket.lane)
 	if !p.attach(c) || !p.link.start(s.deliver) {
 		s.users.Store(1)
