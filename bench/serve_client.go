@@ -92,8 +92,9 @@ func (j *clientJob) body(prompt string) []byte {
 	return b
 }
 
-// streams reads one stream for each prompt. It does so with as little of its own as can be: what comes is kept
-// as bytes, and looked into when all is over.
+// streams reads one stream for each prompt. It does so with as little of its own as can be, for it shares the
+// machine with what it measures: once a stream has begun it is woken for 16 KiB or the end of it, where the
+// system can do that, and what comes is kept as bytes and looked into when all is over.
 func (j *clientJob) streams(ctx context.Context, tell func(clientNews) error) error {
 	var (
 		wg    sync.WaitGroup
@@ -156,8 +157,10 @@ func (j *clientJob) streams(ctx context.Context, tell func(clientNews) error) er
 	return tell(n)
 }
 
-// streamMost bounds what is kept of a stream.
-const streamMost = 64 << 20
+const (
+	streamMost = 64 << 20 // of a stream is kept
+	streamRead = 16 << 10 // at once
+)
 
 // stream asks on a connection and reads to its end.
 func (j *clientJob) stream(c net.Conn, prompt string, begun func()) ([]byte, error) {
@@ -169,12 +172,13 @@ func (j *clientJob) stream(c net.Conn, prompt string, begun func()) ([]byte, err
 		return nil, err
 	}
 	var all []byte
-	buf, mark := make([]byte, 4<<10), []byte("data: ")
+	buf, mark := make([]byte, streamRead), []byte("data: ")
 	for first := true; len(all) < streamMost; {
 		n, err := c.Read(buf)
 		all = append(all, buf[:n]...)
 		if first && bytes.Contains(all, mark) {
 			first = false
+			patient(c, streamRead)
 			begun()
 		}
 		if errors.Is(err, io.EOF) {

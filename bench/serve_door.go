@@ -128,7 +128,8 @@ func (m *stepper) Generate(ctx context.Context, r serve.Request, emit func(serve
 		out.Tokens++
 		note.Token(0, time.Now())
 		call.Token()
-		if err := emit(serve.Piece{Text: " word", More: out.Tokens == r.Tokens}); err != nil {
+		more := out.Tokens == r.Tokens || len(wake) > 0
+		if err := emit(serve.Piece{Text: " word", More: more}); err != nil {
 			return serve.Result{}, err
 		}
 	}

@@ -133,11 +133,11 @@ func (r *ServeReport) Remarks() []string {
 	}
 	var lines []string
 	if len(r.Results) > 0 {
-		where := "The client is another process, and its time is not the server's"
+		where := "The client is another process, and its time is not the server's; it is woken for 16 KiB of a stream and for its end, not for each token"
 		if !r.Settings.Apart {
 			where = "The client is part of this process, so processor time is not told apart"
 		}
-		where += ". The door is all that is between a token and its connection, measured before a model that costs nothing"
+		where += ". The door is all that is between a token and its connection, measured before a model that costs nothing and steps every 10 ms"
 		lines = append(lines, "Medians of rounds: both ways in turns, counted from when all streams have begun to the end of the last. "+where+
 			"; all share the cores of this machine.")
 	}

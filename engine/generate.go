@@ -89,6 +89,7 @@ type Piece struct {
 	Last   bool         // after all tokens: what was held back
 	Stop   string       // with Last, why the choice ended
 	More   bool         // what follows is known already, or there is nothing
+	At     time.Time    // when the token was chosen
 }
 
 // Text hands the text of each piece to emit.
@@ -297,7 +298,7 @@ func (c *chooser) hear(to *Choice, event schedule.Event, more bool, emit func(Pi
 		}
 		c.text.WriteString(m.text)
 		to.Text = c.text.String()
-		if err := emit(Piece{Choice: c.index, Text: m.text, Token: m.token, More: more || event.Final != schedule.More}); err != nil {
+		if err := emit(Piece{Choice: c.index, Text: m.text, Token: m.token, More: more || event.Final != schedule.More, At: m.at}); err != nil {
 			return err
 		}
 	}
@@ -319,7 +320,7 @@ func (c *chooser) hear(to *Choice, event schedule.Event, more bool, emit func(Pi
 	}
 	c.text.WriteString(rest)
 	to.Text = c.text.String()
-	return emit(Piece{Choice: c.index, Text: rest, Last: true, Stop: to.Stop, More: more})
+	return emit(Piece{Choice: c.index, Text: rest, Last: true, Stop: to.Stop, More: more, At: m.at})
 }
 
 // encode checks a request and returns its tokens, and the conversation that they are of.

@@ -49,7 +49,7 @@ func (g generator) Generate(ctx context.Context, r serve.Request, emit func(serv
 		}
 		if !p.Last {
 			counts[p.Choice]++
-			m.Token(p.Choice, time.Now())
+			m.Token(p.Choice, p.At) // it may have waited for others here
 			call.Token()
 		}
 		return emit(out)

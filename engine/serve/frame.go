@@ -29,6 +29,20 @@ func appendText(dst, head []byte, k kind, index int, d *delta) []byte {
 	return append(dst, `,"logprobs":null,"finish_reason":null}]}`+"\n\n"...)
 }
 
+// appendDelta appends the event of a response that adds text to the part which is being written.
+func appendDelta(dst []byte, w *writing, text string) []byte {
+	item := w.last()
+	kind, end := item.Content[0].Type, "}\n\n"
+	if item.Type == "message" {
+		end = `,"logprobs":[]}` + "\n\n"
+	}
+	dst = append(append(append(dst, "event: response."...), kind...), ".delta\ndata: {\"type\":\"response."...)
+	dst = append(append(dst, kind...), `.delta","sequence_number":`...)
+	dst = appendString(append(strconv.AppendInt(dst, int64(w.seq), 10), `,"item_id":`...), item.ID)
+	dst = strconv.AppendInt(append(dst, `,"output_index":`...), int64(len(w.Output)-1), 10)
+	return append(appendString(append(dst, `,"content_index":0,"delta":`...), text), end...)
+}
+
 const hexDigits = "0123456789abcdef"
 
 // appendString appends a text as JSON. What HTML or JavaScript might take for their own is escaped, and what

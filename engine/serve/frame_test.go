@@ -79,6 +79,40 @@ func FuzzTextChunksAreThoseOfJSON(f *testing.F) {
 	})
 }
 
+func FuzzDeltasOfResponsesAreThoseOfJSON(f *testing.F) {
+	f.Add("grün <b>\u2028\xff", 7, 1, true)
+	f.Add("", 0, 0, false)
+	f.Fuzz(func(t *testing.T, text string, seq, items int, thought bool) {
+		w := streaming(responseText, 1, &written{}).writing
+		kind := "message"
+		if thought {
+			kind = "reasoning"
+		}
+		for range 1 + items&3 {
+			if err := w.open(kind); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.seq = seq
+		item := w.last()
+		e := responseEvent{
+			Type: "response." + item.Content[0].Type + ".delta", Sequence: seq, ItemID: item.ID,
+			Output: new(len(w.Output) - 1), Content: new(0), Delta: &text,
+		}
+		if !thought {
+			e.Logprobs = &[]struct{}{}
+		}
+		o, err := json.Marshal(&e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, want := string(appendDelta(nil, w, text)), "event: "+e.Type+"\ndata: "+string(o)+"\n\n"
+		if got != want {
+			t.Errorf("%s\nwant %s", got, want)
+		}
+	})
+}
+
 // TestTokenOfAStreamAllocatesNothing counts what a token costs from the generator to the connection. A thought
 // is cut out of what is held back of it, which is the one allocation.
 func TestTokenOfAStreamAllocatesNothing(t *testing.T) {
@@ -90,17 +124,18 @@ func TestTokenOfAStreamAllocatesNothing(t *testing.T) {
 	}{
 		{"completion", plainText, "a", 0},
 		{"chat", chatText, "a", 0},
+		{"response", responseText, "a", 0},
 		{"thought", chatText, "<think>a", 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := &written{head: http.Header{}}
 			s := streaming(c.kind, 1, w)
-			if err := s.piece(Piece{Text: c.begin}); err != nil {
+			if _, err := s.piece(Piece{Text: c.begin}); err != nil {
 				t.Fatal(err)
 			}
 			writes := w.writes
 			got := testing.AllocsPerRun(200, func() {
-				if err := s.piece(Piece{Text: " wörd\n"}); err != nil {
+				if _, err := s.piece(Piece{Text: " wörd\n"}); err != nil {
 					t.Fatal(err)
 				}
 			})
@@ -119,7 +154,7 @@ func TestStepOfAStreamIsOneWrite(t *testing.T) {
 	w := &written{head: http.Header{}}
 	s := streaming(chatText, 3, w)
 	for i := range 3 {
-		if err := s.piece(Piece{Choice: i, Text: "x", More: i < 2}); err != nil {
+		if _, err := s.piece(Piece{Choice: i, Text: "x", More: i < 2}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -127,7 +162,7 @@ func TestStepOfAStreamIsOneWrite(t *testing.T) {
 		t.Errorf("a token of three choices, with the head: %d writes, %d flushes", w.writes, w.flushes)
 	}
 	for i := range 3 {
-		if err := s.piece(Piece{Choice: i, End: &Outcome{Tokens: 1}, More: true}); err != nil {
+		if _, err := s.piece(Piece{Choice: i, End: &Outcome{Tokens: 1}, More: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -137,7 +172,7 @@ func TestStepOfAStreamIsOneWrite(t *testing.T) {
 	}
 	// What waits is bounded.
 	for n := 0; n < 2*most; n += 100 {
-		if err := s.piece(Piece{Text: string(make([]byte, 100)), More: true}); err != nil {
+		if _, err := s.piece(Piece{Text: string(make([]byte, 100)), More: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -147,12 +182,12 @@ func TestStepOfAStreamIsOneWrite(t *testing.T) {
 }
 
 func BenchmarkTokenOfAStream(b *testing.B) {
-	for _, k := range []kind{plainText, chatText} {
+	for _, k := range []kind{plainText, chatText, responseText} {
 		b.Run(k.prefix(), func(b *testing.B) {
 			s := streaming(k, 1, &discard{})
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := s.piece(Piece{Text: " word"}); err != nil {
+				if _, err := s.piece(Piece{Text: " word"}); err != nil {
 					b.Fatal(err)
 				}
 			}

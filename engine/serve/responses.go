@@ -212,6 +212,7 @@ func (a *reply) newResponse() *response {
 type writing struct {
 	*response
 	say  func(*responseEvent) error // nil: it is no stream
+	more func(text string)          // likewise: adds to the part that is being written
 	seq  int
 	text strings.Builder // of the item that is written
 	id   func(kind string) string
@@ -247,22 +248,20 @@ func (w *writing) add(d delta) error {
 	if text == "" {
 		return nil
 	}
-	item := w.last()
-	if item == nil || item.Type != kind {
+	if item := w.last(); item == nil || item.Type != kind {
 		if err := w.end("completed"); err != nil {
 			return err
 		}
 		if err := w.open(kind); err != nil {
 			return err
 		}
-		item = w.last()
 	}
 	w.text.WriteString(text)
-	e := responseEvent{Type: "response." + item.Content[0].Type + ".delta", Delta: &text}
-	if kind == "message" {
-		e.Logprobs = &[]struct{}{}
+	if w.more != nil {
+		w.more(text)
+		w.seq++
 	}
-	return w.of(e)
+	return nil
 }
 
 // last is the item that is being written; nil: none.

@@ -122,6 +122,9 @@ type Options struct {
 	Answers  int64         // bytes of all answers to lines of batches, about; 256 MiB, and twice Answer at least
 	Write    time.Duration // how long a client may take nothing of a stream; 30 s
 	Alive    time.Duration // between signs of life on a stream that has nothing to say; 15 s
+	// Gather is between the writes of a stream whose tokens come faster than that; 25 ms. Less than 0: each is
+	// sent at once.
+	Gather time.Duration
 	// Retry says how long who is refused because of Requests, or by ErrBusy, should wait; nil: a second.
 	Retry func() time.Duration
 	// Free is told that a request was answered that counted among Requests; may be nil.
@@ -161,6 +164,9 @@ func New(g Generator, o Options) *Handler {
 	}
 	if o.Alive <= 0 {
 		o.Alive = 15 * time.Second
+	}
+	if o.Gather == 0 {
+		o.Gather = 25 * time.Millisecond
 	}
 	if o.Now == nil {
 		o.Now = time.Now

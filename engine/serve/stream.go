@@ -13,12 +13,15 @@ type stream struct {
 	out     *http.ResponseController
 	writing *writing // of a response
 
-	mu    sync.Mutex // pieces and signs of life come from different goroutines
-	began bool
-	head  []byte    // of chunks
-	buf   []byte    // what is to be sent
-	last  time.Time // something was sent
-	limit time.Time // until when the connection takes it
+	mu     sync.Mutex // pieces and signs of life come from different goroutines
+	began  bool
+	head   []byte    // of chunks
+	buf    []byte    // what is to be sent
+	pieces int       // of it
+	last   time.Time // something was sent
+	limit  time.Time // until when the connection takes it
+
+	pause *time.Timer // of the generator's goroutine
 }
 
 // most is how much waits for what follows, before it is sent all the same.
@@ -31,7 +34,13 @@ func (a *reply) events(ctx context.Context) {
 	s := a.newStream()
 	defer func() { _ = s.out.SetWriteDeadline(time.Time{}) }() // the connection may carry more requests
 	stop := s.keepAlive()
-	res, err := a.generate(ctx, s.piece)
+	res, err := a.generate(ctx, func(p Piece) error {
+		fast, err := s.piece(p)
+		if fast && err == nil {
+			s.rest(ctx)
+		}
+		return err
+	})
 	stop()
 	if err != nil {
 		f := a.h.failed(ctx, err)
@@ -59,8 +68,23 @@ func (a *reply) newStream() *stream {
 			s.add("event: "+e.Type+"\ndata: ", encode(e))
 			return nil
 		})
+		s.writing.more = func(text string) { s.buf = appendDelta(s.buf, s.writing, text) }
 	}
 	return s
+}
+
+// rest lets pieces gather for Options.Gather before the next is asked for: an eye does not tell forty writes a
+// second from a hundred, and a write costs as much as fifty tokens do before it.
+func (s *stream) rest(ctx context.Context) {
+	if s.pause == nil {
+		s.pause = time.NewTimer(s.h.o.Gather)
+	} else {
+		s.pause.Reset(s.h.o.Gather)
+	}
+	select {
+	case <-s.pause.C:
+	case <-ctx.Done(): // the generator sees it too
+	}
 }
 
 // finish adds the end.
@@ -133,11 +157,13 @@ func (s *stream) begin() {
 	}
 }
 
-// piece sends what a piece adds, and the end of its choice; or leaves that to the next one, which is known.
-func (s *stream) piece(p Piece) error {
+// piece sends what a piece adds, and the end of its choice; or leaves that to the next one, which is known. It
+// reports whether more pieces come than are worth a write each.
+func (s *stream) piece(p Piece) (fast bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.begin()
+	s.pieces++
 	deltas := s.take(p)
 	for i := range deltas {
 		switch d := &deltas[i]; {
@@ -153,9 +179,11 @@ func (s *stream) piece(p Piece) error {
 		s.ended(p)
 	}
 	if p.More && len(s.buf) < most {
-		return nil
+		return false, nil
 	}
-	return s.flush()
+	// Those of several prompts come one by one, from as many goroutines: none is to hold up the others.
+	fast = !p.More && len(s.ask.requests) == 1 && (s.pieces > len(s.choices) || time.Since(s.last) < s.h.o.Gather)
+	return fast, s.flush()
 }
 
 // chunk is what a delta adds to a choice.
@@ -202,7 +230,7 @@ func (s *stream) flush() error {
 	if len(s.buf) == 0 {
 		return nil
 	}
-	s.last = time.Now()
+	s.pieces, s.last = 0, time.Now()
 	if wait := s.h.o.Write; s.limit.Sub(s.last) < wait {
 		s.limit = s.last.Add(wait + wait/4)
 		if err := s.out.SetWriteDeadline(s.limit); err != nil {
