@@ -2,6 +2,7 @@ package batcher
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -19,6 +20,9 @@ const (
 	DefaultPatience = 10 * time.Second
 )
 
+// errBeaten ends a hedge whose answer has come from the member that was late.
+var errBeaten = errors.New("batcher: beaten")
+
 // chase is a dispatch that is not waited for without end. The dispatch itself runs where it was sent; a
 // timer rings when it is late.
 //
@@ -27,6 +31,8 @@ const (
 //  2. When it is very late, it is given up if there is somebody else, and is asked again
 //     elsewhere.
 //  3. When nobody else has come for Options.Wait after that, it is given up all the same.
+//
+// An answer that comes later still is work: it is paid all the same, once (lateDispatch).
 //
 // The timer's goroutine runs the hedge; end does not return before it is through with the batch.
 type chase struct {
@@ -41,17 +47,18 @@ type chase struct {
 	stage stage
 	start time.Time
 
+	race   moe.LateContext    // ctx is this: it finds Late
 	cancel context.CancelFunc // of the dispatch
 	answer moe.Partials       // of the hedge; its own until hedged is set
 
 	mu      sync.Mutex
-	over    bool               // the dispatch has ended: nothing is begun any more
-	running bool               // the hedge has begun
-	hedged  bool               // and ended
-	err     error              // how
-	stop    context.CancelFunc // of the hedge, while it runs
-	late    bool               // the dispatch was given up
-	rings   int                // that the timer was set and has not rung
+	over    bool                    // the dispatch has ended: nothing is begun any more
+	running bool                    // the hedge has begun
+	hedged  bool                    // and ended
+	err     error                   // how
+	stop    context.CancelCauseFunc // of the hedge, while it runs
+	late    bool                    // the dispatch was given up
+	rings   int                     // that the timer was set and has not rung
 }
 
 type stage uint8
@@ -70,7 +77,9 @@ func (s *spread) chase(j *job, m *Member, g begun) *chase {
 	c := s.d.chases.Get().(*chase)
 	c.s, c.j, c.m, c.begs, c.start = s, j, m, g, g.at
 	c.over, c.running, c.hedged, c.late, c.err = false, false, false, false, nil
-	c.ctx, c.cancel = context.WithCancel(s.ctx)
+	c.race.Lates = c
+	c.race.Context, c.cancel = context.WithCancel(s.ctx)
+	c.ctx = &c.race
 	c.stage = untilLate
 	after := g.late
 	switch {
@@ -131,11 +140,11 @@ func (c *chase) ring() {
 // hedge has others compute the same, and reports whether that settles the dispatch: it was answered, or
 // has ended in the meantime. c.mu is held when it is called and when it returns.
 func (c *chase) hedge() (settled bool) {
-	ctx, stop := context.WithCancel(c.s.ctx)
+	ctx, stop := context.WithCancelCause(c.s.ctx)
 	c.running, c.stop = true, stop
 	c.mu.Unlock()
-	err := c.s.d.run(ctx, request{batch: c.j.batch, out: &c.answer, tried: c.j.tried, but: c.m, hurry: true, trace: c.s.trace})
-	stop()
+	err := c.s.d.run(ctx, request{batch: c.j.batch, out: &c.answer, tried: c.j.tried, but: c.m, hurry: true, trace: c.s.trace, over: c})
+	stop(nil)
 	c.mu.Lock()
 	c.hedged, c.err = true, err
 	if c.over {
@@ -159,7 +168,7 @@ func (c *chase) end(err error) (answered, late bool) {
 	}
 	wait := c.running && !c.hedged
 	if wait && err == nil {
-		c.stop()
+		c.stop(errBeaten)
 	}
 	c.mu.Unlock()
 	if wait {

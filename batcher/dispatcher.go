@@ -147,6 +147,7 @@ type request struct {
 	but   *Member   // nor this one; nil: nobody
 	hurry bool
 	trace *trace
+	over  *chase // whose dispatch this is to answer sooner; nil: none
 }
 
 // run computes a batch on whoever holds its experts.
@@ -157,6 +158,9 @@ func (d *Dispatcher) run(ctx context.Context, r request) error {
 		s.root.tried = append(s.root.tried, r.but)
 	}
 	s.ctx, s.out, s.err, s.last, s.hurry, s.trace = ctx, r.out, nil, nil, r.hurry, r.trace
+	if r.over != nil {
+		s.over, s.overJob = r.over.s, r.over.j
+	}
 	s.root = job{batch: r.batch, answer: r.out, tried: s.root.tried}
 	s.serve(&s.root)
 	s.wg.Wait()
@@ -173,6 +177,7 @@ func (d *Dispatcher) run(ctx context.Context, r request) error {
 	clear(s.pending)
 	s.slabs, s.pending = s.slabs[:0], s.pending[:0]
 	s.ctx, s.cancel, s.out, s.err, s.last, s.trace = nil, nil, nil, nil, nil, nil
+	s.over, s.overJob, s.paid = nil, nil, nil
 	s.root = job{tried: s.root.tried[:0]}
 	d.spreads.Put(s)
 	if err != nil {

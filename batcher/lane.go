@@ -64,6 +64,8 @@ type call struct {
 
 	mu    sync.Mutex // guards the rest
 	over  bool       // nothing may begin to touch b and out any more
+	lent  bool       // rows are in batches beside those of others
+	late  *lateRows  // over, and takes what comes all the same; nil: nobody does
 	b     *moe.Batch
 	out   *moe.Partials
 	left  int // rows without an answer
@@ -76,7 +78,8 @@ type flight struct {
 	view  moe.Batch    // of rows that lie in those of calls
 	sums  moe.Partials // likewise
 	slab  copies
-	at    []int     // where each piece starts in the batch; -1: its caller has left
+	sent  []piece   // of pieces, those that the executor has at present
+	at    []int     // where each of them starts in the batch; -1: its caller had left
 	taken time.Time // when it was closed
 	times Times
 
@@ -136,7 +139,7 @@ func (l *Lane) ForwardTimed(ctx context.Context, b *moe.Batch, out *moe.Partials
 	}
 	out.Size(b.Rows, b.Hidden) // every row will be written
 	c := l.pool.Get().(*call)
-	c.over, c.b, c.out, c.left, c.err = false, b, out, b.Rows, nil
+	c.over, c.lent, c.late, c.b, c.out, c.left, c.err = false, false, nil, b, out, b.Rows, nil
 	c.ticket = ticket{shape: b.Shape, first: b.First, caller: CallerOf(ctx), call: c}
 	if err := l.offer(&c.ticket); err != nil {
 		out.Reset(0, b.Hidden)
@@ -145,7 +148,7 @@ func (l *Lane) ForwardTimed(ctx context.Context, b *moe.Batch, out *moe.Partials
 	select {
 	case <-c.done:
 	case <-ctx.Done():
-		if !l.end(c, ctx.Err()) {
+		if !l.end(c, ctx.Err(), moe.LateOf(ctx)) {
 			<-c.done // it was answered at the same moment
 		}
 	}
@@ -244,6 +247,7 @@ func (l *Lane) take(f *flight) bool {
 			l.busy++
 			if f.ctx == nil || f.ctx.Err() != nil {
 				f.ctx, f.cancel = context.WithCancel(context.Background())
+				f.ctx = &moe.LateContext{Context: f.ctx, Lates: f}
 			}
 			return true
 		}
@@ -284,6 +288,7 @@ func (l *Lane) run(f *flight) {
 
 // dispatch has pieces computed as one batch, and answers their callers unless it returns an error.
 func (l *Lane) dispatch(f *flight, pieces []piece) error {
+	f.sent = pieces
 	if len(pieces) == 1 {
 		return l.alone(f, pieces[0])
 	}
@@ -305,12 +310,14 @@ func (l *Lane) dispatch(f *flight, pieces []piece) error {
 // alone is dispatch for the rows of one call, which are computed where they lie.
 func (l *Lane) alone(f *flight, p piece) error {
 	c := p.t.call
+	f.at = append(f.at[:0], 0)
 	c.mu.Lock()
 	if c.over {
 		c.mu.Unlock()
 		return nil
 	}
 	c.whole.Add(1)
+	defer c.whole.Done()
 	b, out := c.b, c.out
 	c.mu.Unlock()
 	if p.hi-p.lo < b.Rows {
@@ -321,9 +328,7 @@ func (l *Lane) alone(f *flight, p piece) error {
 		b, out = &f.view, &f.sums
 	}
 	rows, layer := b.Rows, b.Layer
-	err := l.forward(f, b, out)
-	c.whole.Done()
-	if err != nil {
+	if err := l.forward(f, b, out); err != nil {
 		return fmt.Errorf("batch of %d rows for layer %d: %w", rows, layer, err)
 	}
 	c.answer(p, out, 0, f)
@@ -402,6 +407,7 @@ func (c *call) join(p piece, b *moe.Batch, out *moe.Partials) int {
 	}
 	at := b.Rows
 	if b.Borrowed() {
+		c.lent = true
 		b.BorrowRows(c.b, p.lo, p.hi, &c.lease)
 		out.BorrowRows(c.out, p.lo, p.hi, &c.lease)
 		return at
@@ -418,6 +424,7 @@ func (c *call) answer(p piece, out *moe.Partials, at int, f *flight) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over {
+		c.late.answer(p, out, at, f)
 		return
 	}
 	n := p.hi - p.lo
@@ -439,26 +446,27 @@ func (c *call) answer(p piece, out *moe.Partials, at int, f *flight) {
 
 // fail ends a call with an error, and wakes its caller, unless it is over already.
 func (l *Lane) fail(c *call, err error) {
-	if l.end(c, err) {
+	if l.end(c, err, nil) {
 		c.done <- struct{}{}
 	}
 }
 
 // end closes a call's batch and partials to the lane, takes what waits of it off the queue, and cancels
-// the batches under way in which nobody else has rows. It returns false if the call was over already.
+// the batches under way in which nobody else has rows. It returns false if the call was over already. What is
+// answered later goes to late, if that is not nil.
 //
 // A flight may still name a call that was answered and is in use again for another. That such a call
 // counts down live once more does no harm: a call that ends here is never used again, so every piece
 // counts once, and the piece of a caller who waits has not.
-func (l *Lane) end(c *call, err error) bool {
+func (l *Lane) end(c *call, err error, late moe.Late) bool {
 	c.mu.Lock()
 	if c.over {
 		c.mu.Unlock()
 		return false
 	}
 	c.over, c.err = true, err
+	c.leave(late)
 	c.mu.Unlock()
-	c.lease.End()
 
 	l.mu.Lock()
 	defer l.mu.Unlock()

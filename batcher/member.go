@@ -80,7 +80,9 @@ func (m *Member) Stats() Stats {
 
 // Drain appends to dst, by ascending layer, the picks that the member has computed since the last Drain,
 // and forgets them: each pick that was answered and taken into a caller's sum is in one Drain of one
-// member. What becomes of the caller afterwards does not matter, since the work was done.
+// member. What becomes of the caller afterwards does not matter, since the work was done. Of a pick that several
+// were asked for, because one was late, it is in a Drain of each that has answered it, once: also after Done,
+// while the executor still answers.
 func (m *Member) Drain(dst []LayerPicks) []LayerPicks {
 	m.d.mu.Lock()
 	defer m.d.mu.Unlock()
@@ -186,16 +188,31 @@ func (m *Member) finish(o *outcome) {
 	case late, failed, lacking, refused:
 		m.faults[o.fault]++
 	}
-	if o.picks > 0 {
-		if n := o.layer + 1 - len(m.picks); n > 0 {
-			m.picks = append(m.picks, make([]int64, n)...)
-		}
-		m.picks[o.layer] += int64(o.picks)
-	}
+	m.earn(o.layer, o.picks)
 	if !m.local {
 		m.judge(o)
 	}
 	m.settle()
+}
+
+// earn counts picks for the next Drain. d.mu is held.
+func (m *Member) earn(layer, picks int) {
+	if picks == 0 {
+		return
+	}
+	if n := layer + 1 - len(m.picks); n > 0 {
+		m.picks = append(m.picks, make([]int64, n)...)
+	}
+	m.picks[layer] += int64(picks)
+}
+
+// answeredLate notes picks that the member has answered after others had, or might have.
+func (m *Member) answeredLate(layer, picks int) {
+	m.d.mu.Lock()
+	defer m.d.mu.Unlock()
+	m.earn(layer, picks)
+	m.counts.Spare += int64(picks)
+	m.layer(layer).Spare += int64(picks)
 }
 
 // judge draws conclusions about the member. d.mu is held.

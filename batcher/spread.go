@@ -25,6 +25,9 @@ type spread struct {
 	hurry  bool               // it is a hedge: nothing waits, and nothing is hedged
 	trace  *trace             // nil: nobody looks
 
+	over    *spread // of the call that this one hedges, which lasts as long; nil: it is no hedge
+	overJob *job    // and its job
+
 	mu      sync.Mutex // guards the rest
 	out     *moe.Partials
 	ready   []bool  // rows of out whose first answer is there; empty: the call is not divided
@@ -32,6 +35,7 @@ type spread struct {
 	pending []*job  // answered, but not all added, since others are still to write there
 	err     error   // the first that no other executor can mend
 	last    error   // the last that one might
+	paid    *claims // nil: no member could be paid twice
 }
 
 // job is some picks on their way to an answer: the whole batch, or a part of it.
@@ -218,7 +222,7 @@ func (s *spread) ask(j *job) (settled bool) {
 	err := s.dispatch(j, m, o)
 	if err == nil {
 		j.tried = append(j.tried, m)
-		wide := s.settle(j, o)
+		wide := s.settle(j, m, o)
 		m.finish(o)
 		s.trace.note(m, o)
 		if wide != nil {
@@ -309,9 +313,9 @@ func (s *spread) forward(ctx context.Context, j *job, m *Member, o *outcome) err
 
 // settle adds the answer of a job into the call's sums and notes in o what of it was used. Rows that
 // came back Wide are not: they are returned as a job for somebody else.
-func (s *spread) settle(j *job, o *outcome) (wide *job) {
+func (s *spread) settle(j *job, m *Member, o *outcome) (wide *job) {
 	if o.verdict == answered { // else the picks are those of the hedge's members
-		o.rows, o.picks = j.batch.Rows, len(j.batch.Expert)
+		o.rows, o.picks = j.batch.Rows, len(j.batch.Expert)-s.twice(j, m)
 	}
 	rows, picks := 0, 0
 	for r, status := range j.answer.Status {

@@ -22,6 +22,7 @@ type Counts struct {
 	Retries    int64         // sent because others had failed, or did not hold what they were asked for
 	Rows       int64         // whose answer was used
 	Picks      int64         // likewise
+	Spare      int64         // picks that it answered when they had been given up, for others were asked too
 	Wait       time.Duration // from dispatch to answer, added up
 }
 
@@ -36,6 +37,7 @@ func (c *Counts) Add(o *Counts) {
 	c.Retries += o.Retries
 	c.Rows += o.Rows
 	c.Picks += o.Picks
+	c.Spare += o.Spare
 	c.Wait += o.Wait
 }
 

@@ -207,3 +207,6 @@ func (x audited) ForwardTimed(ctx context.Context, b *moe.Batch, out *moe.Partia
 	}
 	return err
 }
+
+// AnswerLate implements batcher.Later: who loses a hedge is paid, and checked like all others.
+func (x audited) AnswerLate(b *moe.Batch, out *moe.Partials) { x.w.Answer(b, out) }

@@ -55,6 +55,13 @@ func (g *gate) ForwardTimed(ctx context.Context, b *moe.Batch, out *moe.Partials
 	return g.next.ForwardTimed(ctx, b, out, times)
 }
 
+// AnswerLate implements batcher.Later.
+func (g *gate) AnswerLate(b *moe.Batch, out *moe.Partials) {
+	if x, ok := g.next.(batcher.Later); ok {
+		x.AnswerLate(b, out)
+	}
+}
+
 // flush waits until all calls have ended that have begun so far.
 func (g *gate) flush(ctx context.Context) error {
 	g.mu.Lock()

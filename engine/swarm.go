@@ -440,7 +440,7 @@ func (s *Swarm) Workers() []WorkerStats {
 func (w *attached) stats() WorkerStats {
 	m, l := w.member.Stats(), w.session.Stats()
 	return WorkerStats{
-		ID: w.id, Key: w.key, Dispatches: m.Dispatches, Rows: m.Rows, Picks: m.Picks, Failures: m.Failures,
+		ID: w.id, Key: w.key, Dispatches: m.Dispatches, Rows: m.Rows, Picks: m.Picks + m.Spare, Failures: m.Failures,
 		BytesOut: l.BytesOut, BytesBack: l.BytesIn, RTT: l.MinRTT,
 		Memory: w.memory, Rate: w.rate, Down: w.down, Holds: w.held.set().String(), Hub: w.hub, Wait: m.Wait, Here: true,
 	}

@@ -11,6 +11,7 @@ import (
 type Lease struct {
 	mu    sync.Mutex // held while a row is read or written; a leaf
 	ended bool
+	to    *diversion // once it has ended; nil: what is read and written is of no matter
 }
 
 // End ends the lease. When it returns nobody touches the rows, and nobody will.
@@ -18,6 +19,32 @@ func (l *Lease) End() {
 	l.mu.Lock()
 	l.ended = true
 	l.mu.Unlock()
+}
+
+// diversion is where rows lie that an executor still uses when the lease of the caller's own has ended.
+type diversion struct {
+	b    *Batch
+	rows map[borrowed]int   // of b, by where they lay
+	sums map[*int64][]int64 // by the first value of where they lay
+}
+
+// Divert ends the lease, by which b and out were lent, for a caller whose work is to be done all the same: who
+// uses the rows reads them in a copy of b from then on, and writes the sums into other partials, in which are
+// those that have come already. When it returns nobody touches the caller's rows, and nobody will.
+func (l *Lease) Divert(b *Batch, out *Partials, copied *Batch, other *Partials) {
+	d := &diversion{b: copied, rows: make(map[borrowed]int, b.Rows), sums: make(map[*int64][]int64, b.Rows)}
+	other.Reset(b.Rows, b.Hidden)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for r := range b.Rows {
+		at := b.origin(r)
+		at.lease = l
+		d.rows[at] = r
+		sum := out.Row(r)
+		copy(other.Row(r), sum)
+		d.sums[&sum[0]] = other.Row(r)
+	}
+	l.ended, l.to = true, d
 }
 
 // Borrower is an executor that touches rows of a batch and of partials only between Hold and Let, however
@@ -86,19 +113,25 @@ func (b *Batch) BorrowRows(from *Batch, lo, hi int, lease *Lease) {
 	}
 }
 
-// refer appends where a row lies: never in a batch that has only borrowed it.
-func (b *Batch) refer(from *Batch, r int, lease *Lease) {
-	for from.from != nil {
-		from, r = from.from, int(from.index[r])
+// origin returns where a row lies: never in a batch that has only borrowed it.
+func (b *Batch) origin(r int) borrowed {
+	for b.from != nil {
+		b, r = b.from, int(b.index[r])
 	}
-	at := borrowed{from, int32(r), lease}
-	if from.rows != nil {
-		if at = from.rows[r]; lease != nil {
-			if at.lease != nil {
-				panic("BUG: a row is lent twice")
-			}
-			at.lease = lease
+	if b.rows != nil {
+		return b.rows[r]
+	}
+	return borrowed{b, int32(r), nil}
+}
+
+// refer appends where a row lies.
+func (b *Batch) refer(from *Batch, r int, lease *Lease) {
+	at := from.origin(r)
+	if lease != nil {
+		if at.lease != nil {
+			panic("BUG: a row is lent twice")
 		}
+		at.lease = lease
 	}
 	if at.from.Format != b.Format || at.from.Hidden != b.Hidden {
 		panic(fmt.Sprintf("BUG: %s rows of %d borrowed for a batch of %s rows of %d",
@@ -120,6 +153,9 @@ func (b *Batch) Hold(r int) (Row, bool) {
 	if l := at.lease; l != nil {
 		l.mu.Lock()
 		if l.ended {
+			if l.to != nil {
+				return l.to.b.Row(l.to.rows[*at]), true
+			}
 			l.mu.Unlock()
 			return Row{}, false
 		}
@@ -218,6 +254,9 @@ func (p *Partials) Hold(r int) []int64 {
 	if l := at.lease; l != nil {
 		l.mu.Lock()
 		if l.ended {
+			if l.to != nil {
+				return l.to.sums[&at.sum[0]]
+			}
 			if cap(p.spare) < p.Hidden {
 				p.spare = make([]int64, p.Hidden)
 			}

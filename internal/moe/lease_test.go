@@ -155,3 +155,53 @@ func TestBorrowedSumsLieInTwoPlaces(t *testing.T) {
 		t.Error("five rows fit four")
 	}
 }
+
+// TestADivertedLeaseKeepsTheWorkAndLeavesTheRows has a caller leave whose answer is wanted all the same.
+func TestADivertedLeaseKeepsTheWorkAndLeavesTheRows(t *testing.T) {
+	b, copied := numbered(t, RowQ8, 5), numbered(t, RowQ8, 5)
+	out, other := &Partials{}, &Partials{}
+	out.Reset(5, 40)
+	var part, view Batch
+	var lease Lease
+	part.Borrow(b.Shape)
+	part.BorrowRows(b, 0, 5, nil) // so that rows lie one further
+	view.Borrow(b.Shape)
+	view.BorrowRows(&part, 1, 5, &lease)
+	var sums Partials
+	sums.Borrow(40)
+	sums.BorrowRows(out, 1, 5, &lease)
+	sums.Size(4, 40)
+	write := func(r int, v int64) {
+		row := sums.Hold(r)
+		for i := range row {
+			row[i] = v
+		}
+		sums.Let(r)
+	}
+	write(0, 7) // before
+	lease.Divert(&part, out, copied, other)
+	for i := range b.Q {
+		b.Q[i] = -1
+	}
+	clear(out.Sum)
+	for r := range 4 {
+		row, ok := view.Hold(r)
+		if !ok || row.Q[0] != int8(r+1) {
+			t.Errorf("row %d is %v, %v", r, row.Q, ok)
+		}
+		view.Let(r)
+		if r > 0 {
+			write(r, int64(r))
+		}
+	}
+	for r, want := range []int64{0, 7, 1, 2, 3} {
+		if got := other.Row(r); got[0] != want || got[39] != want {
+			t.Errorf("row %d has %d, want %d", r, got[0], want)
+		}
+	}
+	for _, v := range out.Sum {
+		if v != 0 {
+			t.Fatal("the caller's partials were touched")
+		}
+	}
+}

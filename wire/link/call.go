@@ -26,8 +26,9 @@ type call struct {
 	waiting bool
 	given   bool // up by its owner: the end is dropped
 	ended   bool
-	arrival       // of a bulk answer; the reader's
-	next    *call // of a list
+	late    *lateCall // takes the answer though it is given up; nil: nobody
+	arrival           // of a bulk answer; the reader's
+	next    *call     // of a list
 }
 
 // result is how a call ended. Whoever takes it owns the payload.
@@ -156,15 +157,18 @@ func (m *mux) do(ctx context.Context, w want) (result, error) {
 	m.mu.Unlock()
 
 	var err error
+	var late *lateCall
 	select {
 	case r := <-c.done:
 		m.recycle(c)
 		return r, r.err
 	case <-ctx.Done():
-		err = ctx.Err()
+		if err = ctx.Err(); w.batch != nil {
+			late = lateOf(ctx, w.batch)
+		}
 	case <-m.dead:
 	}
-	return m.giveUp(c, err)
+	return m.giveUp(c, err, late)
 }
 
 // refusal says why a call cannot be begun, if so. mu is held.
@@ -247,8 +251,8 @@ func (m *mux) drop(c *call, err error) {
 }
 
 // giveUp ends the owner's interest in a call, for err or because the session has ended. An answer that
-// has come nevertheless is returned.
-func (m *mux) giveUp(c *call, err error) (result, error) {
+// has come nevertheless is returned; one that comes later goes to late, if that is not nil.
+func (m *mux) giveUp(c *call, err error, late *lateCall) (result, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if c.ended {
@@ -272,6 +276,9 @@ func (m *mux) giveUp(c *call, err error) (result, error) {
 	case c.out.off == 0:
 		m.retract(c)
 		m.recycleLocked(c)
+	case late != nil && c.out.sent() && m.lates < maxLates:
+		c.given = true
+		m.await(c, late)
 	default:
 		c.out.remove()
 		c.given = true
@@ -306,6 +313,10 @@ func (m *mux) endCall(c *call, r result) {
 	delete(m.calls, c.id)
 	g := &m.gates[kindOf(c.kind)]
 	g.release(c)
+	if c.late != nil {
+		c.late.timer.Stop()
+		m.lates--
+	}
 	if r.err == nil {
 		m.done++
 	} else {

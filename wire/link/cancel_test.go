@@ -209,7 +209,7 @@ func TestAnAnswerThatHasComeIsNotLost(t *testing.T) {
 	m.calls[7], c.id = c, 7
 	m.endCall(c, result{epoch: 5})
 	m.err = errDone // the session ended at the same moment
-	if r, err := m.giveUp(c, nil); err != nil || r.epoch != 5 {
+	if r, err := m.giveUp(c, nil, nil); err != nil || r.epoch != 5 {
 		t.Errorf("%v, %v, want the answer", r, err)
 	}
 }

@@ -65,6 +65,7 @@ type mux struct {
 	calls  map[uint64]*call
 	gates  [kinds]gate
 	idle   *call  // for further use
+	lates  int    // calls that were given up and whose answers are of interest
 	epoch  uint32 // of the last Assign that is Ready
 
 	// Jobs: calls that the other side begins.
@@ -189,6 +190,9 @@ func (m *mux) over() {
 	}
 	for _, c := range m.calls {
 		c.buf.release()
+		if c.late != nil {
+			c.late.timer.Stop()
+		}
 	}
 	if m.free != nil {
 		m.free()

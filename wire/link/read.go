@@ -159,9 +159,13 @@ func (m *mux) bulk(h wire.Header) error {
 	*a = arrival{}
 	if h.Type == wire.TypeDispatch {
 		m.arrived(m.jobs[h.Call], payload)
-	} else {
-		m.endCall(m.calls[h.Call], result{payload: payload})
+		return nil
 	}
+	c := m.calls[h.Call]
+	if c.late != nil {
+		return m.tell(c, payload)
+	}
+	m.endCall(c, result{payload: payload})
 	return nil
 }
 
@@ -193,7 +197,7 @@ func (m *mux) ownerOf(h wire.Header) (a *arrival, drop bool, err error) {
 		if err != nil {
 			return nil, false, err
 		}
-		return &c.arrival, c.given, nil
+		return &c.arrival, c.given && c.late == nil, nil
 	}
 	j := m.jobs[h.Call]
 	if j == nil || j.kind != h.Type || j.state != arriving {
