@@ -69,6 +69,10 @@ type HubOptions struct {
 	Log    *slog.Logger
 	Now    func() time.Time // nil: time.Now
 
+	// Books is the address of a PostgreSQL database, which other hubs may share, and gateways; empty: the
+	// ledger is a file in Home.
+	Books string
+
 	Metrics MetricsOptions
 }
 
@@ -99,7 +103,7 @@ func (n *HubNode) start(o HubOptions) (err error) {
 	if c.Store, err = OpenTokenStore(o.Home); err != nil {
 		return err
 	}
-	if n.books, err = o.Home.openBooks(o.Log); err != nil {
+	if n.books, err = o.Home.openBooks(o.Books, o.Log); err != nil {
 		return err
 	}
 	keepBooks(&c, n.books)
@@ -182,6 +186,10 @@ type GatewayOptions struct {
 	CertFile    string            // certificate of a public authority with its chain, in PEM
 	KeyFile     string            // its key
 	ACME        ACMEOptions
+
+	// Books is the address of a PostgreSQL database, which other gateways may share, and hubs, of which one of
+	// Home does; empty: the wallets are a file in Home.
+	Books string
 
 	Metrics MetricsOptions
 }

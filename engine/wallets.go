@@ -22,9 +22,17 @@ const creditEvery = 10 * time.Second
 // openTime bounds the opening of a ledger or wallet, which another process may be writing to.
 const openTime = 10 * time.Second
 
-// openBooks opens the ledger of the hub of this home.
-func (h Home) openBooks(log *slog.Logger) (*ledger.Hub, error) {
-	path, err := h.path("hub.db")
+// place is where a database is: at an address, or empty, a file of this home.
+func (h Home) place(address, name string) (string, error) {
+	if address != "" {
+		return address, nil
+	}
+	return h.path(name)
+}
+
+// openBooks opens the ledger of the hub of this home, or that at an address.
+func (h Home) openBooks(address string, log *slog.Logger) (*ledger.Hub, error) {
+	path, err := h.place(address, "hub.db")
 	if err != nil {
 		return nil, err
 	}
@@ -36,13 +44,14 @@ func (h Home) openBooks(log *slog.Logger) (*ledger.Hub, error) {
 // ErrNoWallet: no gateway of this home has kept wallets.
 var ErrNoWallet = errors.New("no wallet is here; look on the gateway's machine, or give its --home")
 
-// Wallet opens the wallets that the gateway of this home keeps, also while it runs.
-func (h Home) Wallet(ctx context.Context) (*ledger.Wallet, error) {
-	path, err := h.path("wallet.db")
+// Wallet opens the wallets that the gateway of this home keeps, also while it runs. They are at the address of a
+// database; empty: in a file.
+func (h Home) Wallet(ctx context.Context, address string) (*ledger.Wallet, error) {
+	path, err := h.place(address, "wallet.db")
 	if err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(path); address == "" && errors.Is(err, fs.ErrNotExist) {
 		return nil, ErrNoWallet
 	}
 	root, err := h.Root(seal.PublicKey{})
@@ -87,7 +96,7 @@ func (o *GatewayOptions) openWallets() (*wallets, error) {
 	if len(w.feeds) == 0 {
 		return nil, nil
 	}
-	path, err := o.Home.path("wallet.db")
+	path, err := o.Home.place(o.Books, "wallet.db")
 	if err == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), openTime)
 		defer cancel()
@@ -107,7 +116,7 @@ func (w *wallets) addFeed(o *GatewayOptions, h HubRef, root seal.PublicKey) erro
 		return err
 	}
 	if !hub.IsZero() && seal.HubID(hub.Public()) == h.ID {
-		books, err := o.Home.openBooks(o.Log)
+		books, err := o.Home.openBooks(o.Books, o.Log)
 		if err != nil {
 			return err
 		}

@@ -34,9 +34,14 @@ Examples:
     kvasir ledger grant BACKBONE 100`
 }
 
-// books opens the wallets of this home, and closes them.
-func (a *app) books(ctx context.Context, do func(*ledger.Wallet) error) (err error) {
-	w, err := a.homeFolder().Wallet(ctx)
+// booksFlag says where the ledger of a hub is, and the wallets of a gateway.
+type booksFlag struct {
+	Books databaseURL `help:"PostgreSQL database of ledger and wallets, which several hubs and gateways share (default: files in --home)." placeholder:"URL"`
+}
+
+// books opens the wallets, and closes them.
+func (a *app) books(ctx context.Context, at booksFlag, do func(*ledger.Wallet) error) (err error) {
+	w, err := a.homeFolder().Wallet(ctx, string(at.Books))
 	if err != nil {
 		return err
 	}
@@ -44,7 +49,10 @@ func (a *app) books(ctx context.Context, do func(*ledger.Wallet) error) (err err
 	return do(w)
 }
 
-type ledgerVerifyCmd struct{ jsonFlag }
+type ledgerVerifyCmd struct {
+	booksFlag
+	jsonFlag
+}
 
 // Help is printed by kvasir ledger verify --help.
 func (ledgerVerifyCmd) Help() string {
@@ -57,7 +65,7 @@ Example:
 
 // Run verifies.
 func (c *ledgerVerifyCmd) Run(ctx context.Context, a *app) error {
-	return a.books(ctx, func(w *ledger.Wallet) error {
+	return a.books(ctx, c.booksFlag, func(w *ledger.Wallet) error {
 		if err := w.Verify(ctx); err != nil {
 			return err
 		}
@@ -155,6 +163,7 @@ func amountsOf(b *ledger.Balance) amounts {
 
 type ledgerTopCmd struct {
 	N count `short:"n" help:"How many (default ${default})." placeholder:"N" default:"20"`
+	booksFlag
 	jsonFlag
 }
 
@@ -177,7 +186,7 @@ type debtRow struct {
 
 // Run prints them.
 func (c *ledgerTopCmd) Run(ctx context.Context, a *app) error {
-	return a.books(ctx, func(w *ledger.Wallet) error {
+	return a.books(ctx, c.booksFlag, func(w *ledger.Wallet) error {
 		list, err := w.Balances(ctx)
 		if err != nil {
 			return err
@@ -257,6 +266,7 @@ func (k *kvr) UnmarshalText(text []byte) error {
 type ledgerGrantCmd struct {
 	Backbone publicKey `arg:"" help:"Key of the backbone, as kvasir ledger top --json prints it."`
 	Limit    kvr       `arg:"" help:"KVR that it may owe."`
+	booksFlag
 }
 
 // Help is printed by kvasir ledger grant --help.
@@ -270,7 +280,7 @@ Example:
 
 // Run sets the limit.
 func (c *ledgerGrantCmd) Run(ctx context.Context, a *app) error {
-	return a.books(ctx, func(w *ledger.Wallet) error {
+	return a.books(ctx, c.booksFlag, func(w *ledger.Wallet) error {
 		credited, err := w.Grant(ctx, c.Backbone.key(), ledger.NKVR(c.Limit))
 		if err != nil {
 			return err
@@ -283,6 +293,7 @@ func (c *ledgerGrantCmd) Run(ctx context.Context, a *app) error {
 type ledgerRateCmd struct {
 	Rate  string `arg:"" optional:"" help:"nKVR that a byte of expert output earns. Default: print the rates." placeholder:"NKVR"`
 	Since string `help:"From when on (default: now)." placeholder:"2027-01-31T00:00:00Z"`
+	booksFlag
 	jsonFlag
 }
 
@@ -324,7 +335,7 @@ func (c *ledgerRateCmd) Run(ctx context.Context, a *app) error {
 		}
 		p.Rate = ledger.NKVR(n)
 	}
-	return a.books(ctx, func(w *ledger.Wallet) error {
+	return a.books(ctx, c.booksFlag, func(w *ledger.Wallet) error {
 		if c.Rate != "" {
 			if err := w.SetRate(ctx, p); err != nil {
 				return err

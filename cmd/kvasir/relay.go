@@ -90,6 +90,7 @@ func (h *hubNames) UnmarshalText(text []byte) error {
 type hubCmd struct {
 	Listen string    `help:"Address to listen on (default ${default})." placeholder:"HOST:PORT" default:":7700"`
 	Root   publicKey `help:"Public half of the swarm's root key. Default: of the root key in the home folder." placeholder:"ROOT"`
+	booksFlag
 	jsonFlag
 	relayFlags
 	AddressSessions count    `help:"Connections at a time from one address (default ${default}: a gateway's is that of many)." placeholder:"N" default:"16384" group:"limits"`
@@ -113,9 +114,12 @@ func (c *hubCmd) limits() relay.Limits {
 func (hubCmd) Help() string {
 	return `A hub brings workers and backbones together and passes on what they say to each other, which it cannot read. Workers reach it by a gateway, or directly where they can. The root's public half is what kvasir token root prints on the machine of the swarm's owner. The hub prints what to run next.
 
-Example:
+It keeps a ledger of what it sees, in a file of the home folder; hubs that stand for each other share one with --books.
 
-    kvasir hub --root ROOT`
+Examples:
+
+    kvasir hub --root ROOT
+    kvasir hub --books postgres://kvasir@db.example/kvasir`
 }
 
 // hubReady is what kvasir hub --json prints when it listens.
@@ -135,7 +139,7 @@ func (c *hubCmd) Run(ctx context.Context, a *app) error {
 	}
 	n, err := engine.NewHubNode(engine.HubOptions{
 		Home: a.homeFolder(), Listen: c.Listen, Root: c.Root.key(), Limits: c.limits(), Log: a.log, Now: now,
-		Metrics: c.metrics(),
+		Books: string(c.Books), Metrics: c.metrics(),
 	})
 	if err != nil {
 		return err
@@ -162,6 +166,7 @@ type gatewayCmd struct {
 	Hub    hubRefs   `help:"Hub to lead to, as kvasir hub prints it; several with commas between." placeholder:"ID@HOST:PORT"`
 	Root   publicKey `help:"Public half of the swarm's root key. Default: of the root key in the home folder." placeholder:"ROOT"`
 	Grant  grantText `help:"What kvasir token grant has printed for this gateway; it is kept." placeholder:"GRANT"`
+	booksFlag
 
 	tlsFlags
 	Plain       bool     `help:"Speak no TLS: only behind something that does." group:"tls"`
@@ -176,7 +181,7 @@ func (gatewayCmd) server() {}
 
 // Help is printed by kvasir gateway --help.
 func (gatewayCmd) Help() string {
-	return `A gateway is what workers dial, usually on port 443 of a rented machine. It passes everything on to a hub and keeps nothing.
+	return `A gateway is what workers dial, usually on port 443 of a rented machine. It passes everything on to a hub and keeps nothing but the wallets of workers: they are in a file of the home folder; gateways that stand for each other share them with --books, which is then also where the hub of the same home folder has its ledger.
 
 Whoever comes must know that it is the right one. Beside the only hub it leads to, in the same home folder, it shows the hub's key, and nothing is to be done. Elsewhere the swarm's owner grants its key: the gateway says how. Or it has a certificate of a public authority. Or it passes TLS through, and the hub shows its own.
 
@@ -184,7 +189,8 @@ Examples:
 
     kvasir gateway --hub ID@127.0.0.1:7700
     kvasir gateway --hub ID@10.0.0.2:7700 --acme gateway.example.org
-    kvasir gateway --hub ID@10.0.0.2:7700 --cert fullchain.pem --key privkey.pem`
+    kvasir gateway --hub ID@10.0.0.2:7700 --cert fullchain.pem --key privkey.pem
+    kvasir gateway --hub ID@10.0.0.2:7700 --books postgres://kvasir@db.example/kvasir`
 }
 
 // gatewayReady is what kvasir gateway --json prints when it listens.
@@ -229,7 +235,7 @@ func (c *gatewayCmd) Run(ctx context.Context, a *app) error {
 	o := engine.GatewayOptions{
 		Home: a.homeFolder(), Listen: c.Listen, Root: c.Root.key(), Hubs: c.Hub.list(), Grant: c.Grant.grant(),
 		Limits: c.limits(int(c.AddressSessions)), Log: a.log, Plain: c.Plain, Passthrough: c.Passthrough, Names: c.Names,
-		CertFile: string(c.Cert), KeyFile: string(c.Key), ACME: c.acme(), Metrics: c.metrics(),
+		CertFile: string(c.Cert), KeyFile: string(c.Key), ACME: c.acme(), Books: string(c.Books), Metrics: c.metrics(),
 	}
 	n, err := engine.NewGatewayNode(o)
 	if err != nil {

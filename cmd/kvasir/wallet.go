@@ -14,7 +14,10 @@ type walletCmd struct {
 	Verify  walletVerifyCmd  `cmd:"" help:"Check such a file."`
 }
 
-type walletShowCmd struct{ jsonFlag }
+type walletShowCmd struct {
+	booksFlag
+	jsonFlag
+}
 
 // Help is printed by kvasir wallet --help.
 func (walletShowCmd) Help() string {
@@ -67,7 +70,7 @@ func printWallets(s *screen, list []ledger.Balance) {
 
 // Run prints the balances.
 func (c *walletShowCmd) Run(ctx context.Context, a *app) error {
-	return a.books(ctx, func(w *ledger.Wallet) error {
+	return a.books(ctx, c.booksFlag, func(w *ledger.Wallet) error {
 		list, err := w.Balances(ctx)
 		if err != nil {
 			return err

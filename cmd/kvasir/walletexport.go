@@ -31,6 +31,7 @@ type walletHistoryCmd struct {
 	Worker publicKey `arg:"" help:"Key of the worker, as kvasir wallet --json prints it." placeholder:"WORKER"`
 	N      count     `short:"n" help:"The newest N (default ${default})." placeholder:"N" default:"20"`
 	sinceFlag
+	booksFlag
 	jsonFlag
 }
 
@@ -49,7 +50,7 @@ func (c *walletHistoryCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	return a.books(ctx, func(w *ledger.Wallet) error {
+	return a.books(ctx, c.booksFlag, func(w *ledger.Wallet) error {
 		account, err := w.Account(ctx, c.Worker.key(), since)
 		if err != nil {
 			return err
@@ -80,6 +81,7 @@ func (c *walletHistoryCmd) Run(ctx context.Context, a *app) error {
 type walletExportCmd struct {
 	Worker publicKey `arg:"" help:"Key of the worker, as kvasir wallet --json prints it." placeholder:"WORKER"`
 	sinceFlag
+	booksFlag
 	JSON bool `help:"JSON in the place of CSV."`
 }
 
@@ -103,7 +105,7 @@ func (c *walletExportCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	return a.books(ctx, func(w *ledger.Wallet) error {
+	return a.books(ctx, c.booksFlag, func(w *ledger.Wallet) error {
 		account, err := w.Account(ctx, c.Worker.key(), since)
 		if err != nil {
 			return err

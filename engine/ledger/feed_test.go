@@ -17,64 +17,68 @@ func serve(t *testing.T, h http.Handler) *Client {
 }
 
 func TestFeedTravelsInPages(t *testing.T) {
-	s := newSwarm(t, 1)
-	h := openHub(t, temp(t))
-	must(t, h.Begin(t.Context(), s.session(1, 0)))
-	r := s.reporter(1, 0)
-	for range 5 {
-		_, err := h.Append(t.Context(), next(t, r, 1))
-		must(t, err)
-	}
-	feed := serve(t, Handler(h))
-	for _, c := range []struct {
-		after int64
-		limit int
-		want  string
-	}{
-		{0, 2, "1 2 of 5"}, {2, 2, "3 4 of 5"}, {4, 2, "5 of 5"}, {5, 2, "of 5"}, {6, 2, "of 5"}, {0, 100_000, "1 2 3 4 5 of 5"},
-	} {
-		page, err := feed.After(t.Context(), Mark{ID: c.after}, c.limit)
-		must(t, err)
-		got := ""
-		for _, e := range page.Entries {
-			_, err := Verify(e.Report)
+	both(t, func(t *testing.T) {
+		s := newSwarm(t, 1)
+		h := openHub(t, temp(t))
+		must(t, h.Begin(t.Context(), s.session(1, 0)))
+		r := s.reporter(1, 0)
+		for range 5 {
+			_, err := h.Append(t.Context(), next(t, r, 1))
 			must(t, err)
-			got += fmt.Sprintf("%d ", e.ID)
 		}
-		if got += fmt.Sprintf("of %d", page.Last); got != c.want {
-			t.Errorf("after %d, limit %d: %s, want %s", c.after, c.limit, got, c.want)
+		feed := serve(t, Handler(h))
+		for _, c := range []struct {
+			after int64
+			limit int
+			want  string
+		}{
+			{0, 2, "1 2 of 5"}, {2, 2, "3 4 of 5"}, {4, 2, "5 of 5"}, {5, 2, "of 5"}, {6, 2, "of 5"}, {0, 100_000, "1 2 3 4 5 of 5"},
+		} {
+			page, err := feed.After(t.Context(), Mark{ID: c.after}, c.limit)
+			must(t, err)
+			got := ""
+			for _, e := range page.Entries {
+				_, err := Verify(e.Report)
+				must(t, err)
+				got += fmt.Sprintf("%d ", e.ID)
+			}
+			if got += fmt.Sprintf("of %d", page.Last); got != c.want {
+				t.Errorf("after %d, limit %d: %s, want %s", c.after, c.limit, got, c.want)
+			}
 		}
-	}
+	})
 }
 
 func TestHandlerRefuses(t *testing.T) {
-	h := openHub(t, temp(t))
-	handler := Handler(h)
-	for _, c := range []struct {
-		method, query string
-		want          int
-	}{
-		{"GET", "?after=0&limit=1", 200},
-		{"POST", "?after=0&limit=1", 405},
-		{"GET", "", 400},
-		{"GET", "?after=-1&limit=1", 400},
-		{"GET", "?after=x&limit=1", 400},
-		{"GET", "?after=0&limit=0", 400},
-		{"GET", "?after=0", 400},
-		{"GET", "?after=99999999999999999999&limit=1", 400},
-	} {
-		w := httptest.NewRecorder()
-		handler.ServeHTTP(w, httptest.NewRequest(c.method, "/"+c.query, nil))
-		if w.Code != c.want {
-			t.Errorf("%s %s: %d, want %d", c.method, c.query, w.Code, c.want)
+	both(t, func(t *testing.T) {
+		h := openHub(t, temp(t))
+		handler := Handler(h)
+		for _, c := range []struct {
+			method, query string
+			want          int
+		}{
+			{"GET", "?after=0&limit=1", 200},
+			{"POST", "?after=0&limit=1", 405},
+			{"GET", "", 400},
+			{"GET", "?after=-1&limit=1", 400},
+			{"GET", "?after=x&limit=1", 400},
+			{"GET", "?after=0&limit=0", 400},
+			{"GET", "?after=0", 400},
+			{"GET", "?after=99999999999999999999&limit=1", 400},
+		} {
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, httptest.NewRequest(c.method, "/"+c.query, nil))
+			if w.Code != c.want {
+				t.Errorf("%s %s: %d, want %d", c.method, c.query, w.Code, c.want)
+			}
 		}
-	}
-	must(t, h.Close())
-	w := httptest.NewRecorder()
-	handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/?after=0&limit=1", nil))
-	if w.Code != 500 || strings.Contains(w.Body.String(), os.TempDir()) {
-		t.Errorf("closed: %d, %s", w.Code, w.Body)
-	}
+		must(t, h.Close())
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/?after=0&limit=1", nil))
+		if w.Code != 500 || strings.Contains(w.Body.String(), os.TempDir()) {
+			t.Errorf("closed: %d, %s", w.Code, w.Body)
+		}
+	})
 }
 
 func TestClientRefuses(t *testing.T) {

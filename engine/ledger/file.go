@@ -22,33 +22,46 @@ import (
 //go:embed migrations
 var migrations embed.FS
 
-// kind is what a file holds. The id stands in the file's header (application_id), so that no program
-// takes one for the other.
+// kind is what a database holds. The id stands in a file's header (application_id), so that no program
+// takes one for the other; in PostgreSQL each kind has a name space of its own.
 type kind struct {
-	what string
-	id   int32
-	dir  string // of its migrations
+	what  string
+	id    int32
+	name  string // of the name space, after the first part
+	dir   string // of its migrations
+	alone bool   // it is one process's, and a file in any case
 }
 
 var (
-	hubFile    = kind{"a hub's ledger", 0x4b76_4875, "migrations/hub"}
-	walletFile = kind{"a gateway's wallets", 0x4b76_5761, "migrations/wallet"}
-	outboxFile = kind{"an outbox of receipts", 0x4b76_4f75, "migrations/outbox"}
+	hubFile    = kind{"a hub's ledger", 0x4b76_4875, "hub", "migrations/hub", false}
+	walletFile = kind{"a gateway's wallets", 0x4b76_5761, "wallet", "migrations/wallet", false}
+	outboxFile = kind{"an outbox of receipts", 0x4b76_4f75, "outbox", "migrations/outbox", true}
 )
 
-// file is a SQLite database with one connection: this program's only writer. Other processes may have
-// the same file open; a writer waits up to five seconds for another.
+// file is a database of one of two sorts, which understand the same statements and have the same schema. In
+// both one transaction writes at a time, whoever's it is, and sees all that was written before it.
+//
+// A SQLite file has one connection: this program's only writer. Other processes may have the same file open;
+// a writer waits up to five seconds for another.
+//
+// A name space in PostgreSQL is shared by several hubs, or several gateways. A writer begins by taking the
+// lock of the name space (pg_advisory_xact_lock), and waits for it up to fifteen seconds. Ids of the rows are
+// therefore in the order in which they become visible, as with SQLite, and there is nothing to try again.
 type file struct {
-	path string
+	path string // or where the database is, without a password
 	db   *sql.DB
+	lock *lock // of PostgreSQL; nil: SQLite
 
 	// step is set by tests, and called after every statement of a transaction and after its end.
 	step func(statement string)
 }
 
-// openFile opens a database, or makes it, of mode 0600 in a folder of mode 0700, and brings it to the
-// present schema.
+// openFile opens a database, or makes it, and brings it to the present schema. It is at a URL of PostgreSQL, or
+// a SQLite file, of mode 0600 in a folder of mode 0700.
 func openFile(ctx context.Context, path string, k kind) (_ *file, err error) {
+	if isURL(path) && !k.alone {
+		return openPostgres(ctx, path, k)
+	}
 	path, err = filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("ledger: %w", err)
@@ -107,11 +120,16 @@ func (f *file) prepare(ctx context.Context, k kind) error {
 	case id != k.id:
 		return fmt.Errorf("%w: %s is not %s; give the path of one, or of no file", ErrNotLedger, f.path, k.what)
 	}
+	return f.migrate(ctx, k, goose.DialectSQLite3)
+}
+
+// migrate brings the database to the present schema. It refuses one from the future.
+func (f *file) migrate(ctx context.Context, k kind, dialect goose.Dialect) error {
 	dir, err := fs.Sub(migrations, k.dir)
 	if err != nil {
 		return fmt.Errorf("ledger: %w", err)
 	}
-	provider, err := goose.NewProvider(goose.DialectSQLite3, f.db, dir, goose.WithDisableGlobalRegistry(true))
+	provider, err := goose.NewProvider(dialect, f.db, dir, goose.WithDisableGlobalRegistry(true))
 	if err != nil {
 		return fmt.Errorf("ledger: %w", err)
 	}
@@ -129,8 +147,11 @@ func (f *file) prepare(ctx context.Context, k kind) error {
 
 func (f *file) close() error { return f.explain(f.db.Close()) }
 
-// explain makes one clear line of what SQLite says.
+// explain makes one clear line of what the database says.
 func (f *file) explain(err error) error {
+	if err != nil && f.lock != nil {
+		return f.explainPostgres(err)
+	}
 	var e *sqlite.Error
 	switch {
 	case err == nil:
@@ -185,7 +206,11 @@ func (f *file) update(ctx context.Context, do func(*tx) error) error {
 		return f.explain(err)
 	}
 	step("BEGIN")
-	if err := do(&tx{begun, step}); err != nil {
+	err = f.lock.take(ctx, begun)
+	if err == nil {
+		err = do(&tx{begun, step})
+	}
+	if err != nil {
 		_ = begun.Rollback() // err says more
 		if own(err) {
 			return err

@@ -106,55 +106,61 @@ func TestFileIsRefused(t *testing.T) {
 }
 
 func TestDamageIsToldWhereItIsFound(t *testing.T) {
-	s := newSwarm(t, 1)
-	path := temp(t)
-	w := openWallet(t, path, s)
-	r := s.reporter(1, 0)
-	feed := s.entries(next(t, r, 1))
-	poll(t, w, feed)
-	run(t, w, "UPDATE reports SET signed = x'00'")
-	feed = append(feed, s.entries(next(t, r, 2))...).renumber()
-	_, err := w.Poll(t.Context(), "hub", feed)
-	wantError(t, err, ErrDamaged)
-	if n, err := w.watermark(t.Context(), "hub"); n.ID != 1 || err != nil {
-		t.Fatalf("watermark %d, %v: damage must not be passed by", n, err)
-	}
+	both(t, func(t *testing.T) {
+		s := newSwarm(t, 1)
+		path := temp(t)
+		w := openWallet(t, path, s)
+		r := s.reporter(1, 0)
+		feed := s.entries(next(t, r, 1))
+		poll(t, w, feed)
+		run(t, w, "UPDATE reports SET signed = substr(signed, 1, 20)")
+		feed = append(feed, s.entries(next(t, r, 2))...).renumber()
+		_, err := w.Poll(t.Context(), "hub", feed)
+		wantError(t, err, ErrDamaged)
+		if n, err := w.watermark(t.Context(), "hub"); n.ID != 1 || err != nil {
+			t.Fatalf("watermark %d, %v: damage must not be passed by", n, err)
+		}
+	})
 }
 
 func TestCancelledWorkLeavesNothing(t *testing.T) {
-	s := newSwarm(t, 1)
-	w := openWallet(t, temp(t), s)
-	feed := s.entries(next(t, s.reporter(1, 0), 1))
-	ctx, cancel := context.WithCancel(t.Context())
-	w.file.step = func(statement string) {
-		if strings.HasPrefix(statement, "INSERT INTO accounts") {
-			cancel()
+	both(t, func(t *testing.T) {
+		s := newSwarm(t, 1)
+		w := openWallet(t, temp(t), s)
+		feed := s.entries(next(t, s.reporter(1, 0), 1))
+		ctx, cancel := context.WithCancel(t.Context())
+		w.file.step = func(statement string) {
+			if strings.HasPrefix(statement, "INSERT INTO accounts") {
+				cancel()
+			}
 		}
-	}
-	_, err := w.Poll(ctx, "hub", feed)
-	wantError(t, err, context.Canceled)
-	w.file.step = nil
-	wantPending(t, w, s.workers, 0)
-	poll(t, w, feed)
-	wantPending(t, w, s.workers, perPick)
+		_, err := w.Poll(ctx, "hub", feed)
+		wantError(t, err, context.Canceled)
+		w.file.step = nil
+		wantPending(t, w, s.workers, 0)
+		poll(t, w, feed)
+		wantPending(t, w, s.workers, perPick)
+	})
 }
 
 // A command reads the wallets while the gateway writes them.
 func TestFileIsSharedByProcesses(t *testing.T) {
-	s := newSwarm(t, 1)
-	path := temp(t)
-	gateway := openWallet(t, path, s)
-	r := s.reporter(1, 0)
-	feed := s.entries(next(t, r, 1), next(t, r, 2))
-	poll(t, gateway, feed[:1])
-	gateway.file.step = func(string) {
-		reader, err := OpenWallet(t.Context(), path, s.root.Public(), nil)
-		must(t, err)
-		_, err = reader.Balances(t.Context())
-		must(t, err)
-		must(t, reader.Close())
-	}
-	poll(t, gateway, feed)
-	gateway.file.step = nil
-	wantPending(t, gateway, s.workers, 3*perPick)
+	both(t, func(t *testing.T) {
+		s := newSwarm(t, 1)
+		path := temp(t)
+		gateway := openWallet(t, path, s)
+		r := s.reporter(1, 0)
+		feed := s.entries(next(t, r, 1), next(t, r, 2))
+		poll(t, gateway, feed[:1])
+		gateway.file.step = func(string) {
+			reader, err := OpenWallet(t.Context(), path, s.root.Public(), nil)
+			must(t, err)
+			_, err = reader.Balances(t.Context())
+			must(t, err)
+			must(t, reader.Close())
+		}
+		poll(t, gateway, feed)
+		gateway.file.step = nil
+		wantPending(t, gateway, s.workers, 3*perPick)
+	})
 }

@@ -3,9 +3,7 @@ package ledger
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -19,7 +17,7 @@ func TestMain(m *testing.M) {
 	if path := os.Getenv(childPath); path != "" {
 		os.Exit(child(path)) //nolint:forbidigo // TestMain ends the process
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(tests{m})
 }
 
 var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -153,21 +151,6 @@ func nkvr(all []NKVR) []int64 {
 	}
 	return out
 }
-
-// copyFiles copies a database as a crash of the process would leave it.
-func copyFiles(t testing.TB, from, to string) {
-	t.Helper()
-	for _, suffix := range []string{"", "-wal"} {
-		data, err := os.ReadFile(from + suffix)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		must(t, err)
-		must(t, os.WriteFile(to+suffix, data, 0o600))
-	}
-}
-
-func temp(t testing.TB) string { return filepath.Join(t.TempDir(), "ledger.db") }
 
 func must(t testing.TB, err error) {
 	t.Helper()

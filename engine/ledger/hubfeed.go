@@ -114,7 +114,7 @@ func (h *Hub) read(ctx context.Context, id int64) error {
 	}
 	return h.file.update(ctx, func(t *tx) error {
 		return t.exec(ctx, `INSERT INTO readers (reader, entry) VALUES ('wallet', $1)
-			ON CONFLICT (reader) DO UPDATE SET entry = max(entry, excluded.entry)`, id)
+			ON CONFLICT (reader) DO UPDATE SET entry = excluded.entry WHERE readers.entry < excluded.entry`, id)
 	})
 }
 

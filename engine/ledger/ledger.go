@@ -1,7 +1,9 @@
 // Package ledger keeps the books: what a hub saw, and what a worker has earned by it.
 //
-//	backbone --- signed reports ---> Hub (SQLite) --- feed, over HTTP ---> Wallet (SQLite, at the gateway)
+//	backbone --- signed reports ---> Hub --- feed, over HTTP ---> Wallet, at the gateway
 //	relay's meter --- bytes -------> Hub
+//
+// Both are a SQLite file, or a name space of a PostgreSQL database, which several hubs or gateways share.
 //
 // Two counts come from two parties. Bytes each way are what the hub's meter counted. Picks are what
 // the backbone signs, every few seconds a session, in a Report: the picks since the report before,

@@ -3,9 +3,7 @@ package ledger
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 
@@ -14,45 +12,49 @@ import (
 
 // TestWalletAgreesWithModel does what comes to mind to a wallet, with crashes, repeated, reordered and
 // forged entries and hubs that forget, and compares it with a model that is a few sums.
+//
+// Of PostgreSQL it does so a few times, unless KVASIR_SOAK is set.
 func TestWalletAgreesWithModel(t *testing.T) {
-	s := newSwarm(t, 3)
-	dir := t.TempDir()
-	empty := filepath.Join(dir, "empty.db")
-	must(t, openWallet(t, empty, s).Close())
-	run := 0
-	rapid.Check(t, func(rt *rapid.T) {
-		run++
-		m := &model{t: t, rt: rt, s: s, dir: filepath.Join(dir, fmt.Sprint(run))}
-		must(t, os.Mkdir(m.dir, 0o700))
-		copyFiles(t, empty, m.file())
-		m.w = openWallet(t, m.file(), s)
-		for n := range 4 {
-			m.reporters = append(m.reporters, s.reporter(byte(n), n%3))
-		}
-		ops := map[string]func(){
-			"report": m.report, "poll": m.poll, "crash": m.crash, "repeat": m.repeat,
-			"forge": m.forge, "forget": m.forget, "reorder": m.reorder,
-		}
-		names := []string{"report", "report", "poll", "crash", "repeat", "forge", "forget", "reorder"}
-		for _, op := range rapid.SliceOfN(rapid.SampledFrom(names), 1, 12).Draw(rt, "ops") {
-			ops[op]()
-			m.inBalance()
-		}
-		m.poll()
-		m.inTheEnd()
-		must(t, m.w.Close())
-		must(t, os.RemoveAll(m.dir))
+	both(t, func(t *testing.T) {
+		s := newSwarm(t, 3)
+		empty := temp(t)
+		must(t, openWallet(t, empty, s).Close())
+		run := 0
+		rapid.Check(t, func(rt *rapid.T) {
+			if run++; isURL(empty) && run > postgresRuns && os.Getenv("KVASIR_SOAK") == "" {
+				return // a copy takes long there
+			}
+			m := &model{t: t, rt: rt, s: s, at: copyOf(t, empty, walletFile)}
+			m.w = openWallet(t, m.at, s)
+			for n := range 4 {
+				m.reporters = append(m.reporters, s.reporter(byte(n), n%3))
+			}
+			ops := map[string]func(){
+				"report": m.report, "poll": m.poll, "crash": m.crash, "repeat": m.repeat,
+				"forge": m.forge, "forget": m.forget, "reorder": m.reorder,
+			}
+			names := []string{"report", "report", "poll", "crash", "repeat", "forge", "forget", "reorder"}
+			for _, op := range rapid.SliceOfN(rapid.SampledFrom(names), 1, 12).Draw(rt, "ops") {
+				ops[op]()
+				m.inBalance()
+			}
+			m.poll()
+			m.inTheEnd()
+			m.close()
+		})
 	})
 }
 
+// postgresRuns is how many runs of the model there are on PostgreSQL.
+const postgresRuns = 8
+
 type model struct {
-	t   *testing.T
-	rt  *rapid.T
-	s   *swarm
-	dir string
+	t  *testing.T
+	rt *rapid.T
+	s  *swarm
+	at string // the wallet's place
 
 	w         *Wallet
-	crashes   int
 	reporters []*Reporter
 	feed      memory
 	earned    [3]NKVR
@@ -60,7 +62,12 @@ type model struct {
 	holds     [4]int64  // how many of them hold
 }
 
-func (m *model) file() string { return filepath.Join(m.dir, fmt.Sprintf("%d.db", m.crashes)) }
+func (m *model) close() {
+	must(m.t, m.w.Close())
+	if isURL(m.at) {
+		spaces.give(m.t, m.at)
+	}
+}
 
 // inBalance checks the books, and that nobody has more than was earned, or settled than holds.
 func (m *model) inBalance() {
@@ -134,23 +141,21 @@ func (m *model) poll() {
 // crash polls, and goes on with the files of some moment in it.
 func (m *model) crash() {
 	moment := rapid.IntRange(0, 30).Draw(m.rt, "moment")
-	from := m.file()
-	m.crashes++
-	taken := false
+	left := ""
 	m.w.file.step = func(string) {
 		if moment == 0 {
-			copyFiles(m.t, from, m.file())
-			taken = true
+			left = copyOf(m.t, m.at, walletFile)
 		}
 		moment--
 	}
 	m.poll()
 	m.w.file.step = nil
-	if !taken {
-		copyFiles(m.t, from, m.file())
+	if left == "" {
+		left = copyOf(m.t, m.at, walletFile)
 	}
-	must(m.t, m.w.Close())
-	m.w = openWallet(m.t, m.file(), m.s)
+	m.close()
+	m.at = left
+	m.w = openWallet(m.t, m.at, m.s)
 }
 
 // repeat puts entries into the feed again.

@@ -3,6 +3,7 @@ package ledger
 import (
 	"bytes"
 	"context"
+	"path/filepath"
 	"reflect"
 	"testing"
 	"time"
@@ -192,7 +193,7 @@ func newPost(t testing.TB) *post {
 	p.hub = openHub(t, p.path)
 	must(t, p.hub.Begin(t.Context(), s.session(1, 0)))
 	for _, o := range []**Outbox{&p.worker, &p.backbone} {
-		box, err := OpenOutbox(t.Context(), temp(t), nil)
+		box, err := OpenOutbox(t.Context(), filepath.Join(t.TempDir(), "outbox.db"), nil)
 		must(t, err)
 		t.Cleanup(func() { _ = box.Close() })
 		*o = box
@@ -228,158 +229,167 @@ func (p *post) waiting(want ...int) {
 }
 
 func TestReceiptsAreKeptUntilAWalletHasReadThem(t *testing.T) {
-	p := newPost(t)
-	p.work(5, holds(0))
-	p.work(6, holds(1))
-	p.waiting(2, 2)
-	p.give(p.backbone, p.worker)
-	p.waiting(2, 2) // the hub has them, no wallet
-	if got := poll(t, p.w, p.hub); got.Credited != 2 || got.Stated != 2 || got.Disputed != 0 {
-		t.Fatalf("polled %+v", got)
-	}
-	p.give(p.backbone, p.worker)
-	p.waiting(0, 0)
-	wantMoney(t, p.w, p.s.workers[0], money{pending: 6, settled: 5})
-	b, err := p.w.Balance(t.Context(), p.s.workers[0])
-	must(t, err)
-	if b.Agreed != 2 || b.Disputed != 0 {
-		t.Fatalf("%d countersigned, %d disputed", b.Agreed, b.Disputed)
-	}
+	both(t, func(t *testing.T) {
+		p := newPost(t)
+		p.work(5, holds(0))
+		p.work(6, holds(1))
+		p.waiting(2, 2)
+		p.give(p.backbone, p.worker)
+		p.waiting(2, 2) // the hub has them, no wallet
+		if got := poll(t, p.w, p.hub); got.Credited != 2 || got.Stated != 2 || got.Disputed != 0 {
+			t.Fatalf("polled %+v", got)
+		}
+		p.give(p.backbone, p.worker)
+		p.waiting(0, 0)
+		wantMoney(t, p.w, p.s.workers[0], money{pending: 6, settled: 5})
+		b, err := p.w.Balance(t.Context(), p.s.workers[0])
+		must(t, err)
+		if b.Agreed != 2 || b.Disputed != 0 {
+			t.Fatalf("%d countersigned, %d disputed", b.Agreed, b.Disputed)
+		}
+	})
 }
 
 // The hub is put back from an old copy, the clock of whoever signs is set back a day, and meanwhile another
 // session fills the places of what was lost.
 func TestAHubFromAnOldCopyLosesAndGainsNothing(t *testing.T) {
-	p := newPost(t)
-	p.work(1, holds(0))
-	p.give(p.backbone, p.worker)
-	poll(t, p.w, p.hub)
-	old := temp(t)
-	copyFiles(t, p.path, old)
-	p.work(2, holds(0)) // read by the wallet
-	p.give(p.backbone, p.worker)
-	poll(t, p.w, p.hub)
-	p.give(p.backbone, p.worker)
-	p.work(4, holds(0)) // on the hub only
-	p.give(p.backbone, p.worker)
-
-	must(t, p.hub.Close())
-	p.hub = openHub(t, old)
-	other := p.s.reporter(9, 0)
-	must(t, p.hub.Begin(t.Context(), p.s.session(9, 0)))
-	must(t, other.Count(3, 32))
-	for range 6 {
-		must(t, other.Count(3, 1))
-		signed, err := other.Report(epoch.Add(-24*time.Hour), false, nothing)
-		must(t, err)
-		other.Done(other.next.Sequence - 1)
-		_, err = p.hub.Append(t.Context(), signed)
-		must(t, err)
-	}
-	p.work(8, holds(0))
-	_, err := p.w.Poll(t.Context(), "hub", p.hub)
-	wantError(t, err, ErrFeedBack)
-	for range 2 {
-		p.give(p.worker, p.backbone)
+	both(t, func(t *testing.T) {
+		p := newPost(t)
+		p.work(1, holds(0))
+		p.give(p.backbone, p.worker)
 		poll(t, p.w, p.hub)
-	}
-	p.give(p.worker, p.backbone)
-	p.waiting(0, 0)
-	wantMoney(t, p.w, p.s.workers[0], money{pending: 1 + 2 + 4 + 8 + 32 + 6})
-	refused, err := p.w.Refusals(t.Context(), 10)
-	must(t, err)
-	if len(refused) != 0 {
-		t.Fatalf("refused %+v", refused)
-	}
-	b, err := p.w.Balance(t.Context(), p.s.workers[0])
-	must(t, err)
-	if b.Agreed != 4 {
-		t.Fatalf("%d countersigned, want 4", b.Agreed)
-	}
+		old := copyOf(t, p.path, hubFile)
+		p.work(2, holds(0)) // read by the wallet
+		p.give(p.backbone, p.worker)
+		poll(t, p.w, p.hub)
+		p.give(p.backbone, p.worker)
+		p.work(4, holds(0)) // on the hub only
+		p.give(p.backbone, p.worker)
+
+		must(t, p.hub.Close())
+		p.hub = openHub(t, old)
+		other := p.s.reporter(9, 0)
+		must(t, p.hub.Begin(t.Context(), p.s.session(9, 0)))
+		must(t, other.Count(3, 32))
+		for range 6 {
+			must(t, other.Count(3, 1))
+			signed, err := other.Report(epoch.Add(-24*time.Hour), false, nothing)
+			must(t, err)
+			other.Done(other.next.Sequence - 1)
+			_, err = p.hub.Append(t.Context(), signed)
+			must(t, err)
+		}
+		p.work(8, holds(0))
+		_, err := p.w.Poll(t.Context(), "hub", p.hub)
+		wantError(t, err, ErrFeedBack)
+		for range 2 {
+			p.give(p.worker, p.backbone)
+			poll(t, p.w, p.hub)
+		}
+		p.give(p.worker, p.backbone)
+		p.waiting(0, 0)
+		wantMoney(t, p.w, p.s.workers[0], money{pending: 1 + 2 + 4 + 8 + 32 + 6})
+		refused, err := p.w.Refusals(t.Context(), 10)
+		must(t, err)
+		if len(refused) != 0 {
+			t.Fatalf("refused %+v", refused)
+		}
+		b, err := p.w.Balance(t.Context(), p.s.workers[0])
+		must(t, err)
+		if b.Agreed != 4 {
+			t.Fatalf("%d countersigned, want 4", b.Agreed)
+		}
+	})
 }
 
 // A hub that has lost a whole session learns of it from either side alone.
 func TestEitherSideAloneRestoresAHub(t *testing.T) {
-	for _, side := range []int{0, 1} {
-		p := newPost(t)
-		for range 3 {
-			p.work(2, holds(0))
+	both(t, func(t *testing.T) {
+		for _, side := range []int{0, 1} {
+			p := newPost(t)
+			for range 3 {
+				p.work(2, holds(0))
+			}
+			p.give(p.backbone, p.worker)
+			must(t, p.hub.Close())
+			p.hub = openHub(t, temp(t))
+			p.give([]*Outbox{p.backbone, p.worker}[side])
+			poll(t, p.w, p.hub)
+			wantMoney(t, p.w, p.s.workers[0], money{pending: 6})
 		}
-		p.give(p.backbone, p.worker)
-		must(t, p.hub.Close())
-		p.hub = openHub(t, temp(t))
-		p.give([]*Outbox{p.backbone, p.worker}[side])
-		poll(t, p.w, p.hub)
-		wantMoney(t, p.w, p.s.workers[0], money{pending: 6})
-	}
+	})
 }
 
 func TestDisputesAreToldAndMoveNoMoney(t *testing.T) {
-	p := newPost(t)
-	report := next(t, p.r, 10)
-	p.wit.by[3] = 4
-	statement := p.wit.state(t, report, TooMany)
-	item := Item{Hub: "hub", Grant: p.s.grant, Report: report, Statement: statement}
-	g, err := p.hub.Receive(t.Context(), item)
-	must(t, err)
-	if !g.Fresh {
-		t.Fatalf("%+v", g)
-	}
-	if g, err = p.hub.Receive(t.Context(), item); err != nil || g != (Given{}) {
-		t.Fatalf("again: %+v, %v", g, err)
-	}
-	s, err := VerifyStatement(statement)
-	must(t, err)
-	s.Opinion, s.Picks = Agree, nil
-	item.Statement, err = s.Append(nil, p.wit.w.key)
-	must(t, err)
-	if g, err = p.hub.Receive(t.Context(), item); err != nil || g.Refused == "" {
-		t.Fatalf("a change of mind: %+v, %v", g, err)
-	}
-	poll(t, p.w, p.hub)
-	poll(t, openWallet(t, temp(t), p.s), p.hub)
-	wantMoney(t, p.w, p.s.workers[0], money{pending: 10})
-	all, err := p.w.Disputes(t.Context(), 10)
-	must(t, err)
-	want := []Dispute{{p.s.workers[0], p.s.backbone.Public(), SessionID{1}, 1, TooMany, 10, 4}}
-	if !reflect.DeepEqual(all, want) {
-		t.Fatalf("disputes %+v\nwant %+v", all, want)
-	}
-	b, err := p.w.Balance(t.Context(), p.s.workers[0])
-	must(t, err)
-	if b.Agreed != 0 || b.Disputed != 1 {
-		t.Fatalf("%d countersigned, %d disputed", b.Agreed, b.Disputed)
-	}
-	run(t, p.w, "UPDATE statements SET answered = 5")
-	wantError(t, p.w.Verify(t.Context()), ErrUnbalanced)
+	both(t, func(t *testing.T) {
+		p := newPost(t)
+		report := next(t, p.r, 10)
+		p.wit.by[3] = 4
+		statement := p.wit.state(t, report, TooMany)
+		item := Item{Hub: "hub", Grant: p.s.grant, Report: report, Statement: statement}
+		g, err := p.hub.Receive(t.Context(), item)
+		must(t, err)
+		if !g.Fresh {
+			t.Fatalf("%+v", g)
+		}
+		if g, err = p.hub.Receive(t.Context(), item); err != nil || g != (Given{}) {
+			t.Fatalf("again: %+v, %v", g, err)
+		}
+		s, err := VerifyStatement(statement)
+		must(t, err)
+		s.Opinion, s.Picks = Agree, nil
+		item.Statement, err = s.Append(nil, p.wit.w.key)
+		must(t, err)
+		if g, err = p.hub.Receive(t.Context(), item); err != nil || g.Refused == "" {
+			t.Fatalf("a change of mind: %+v, %v", g, err)
+		}
+		poll(t, p.w, p.hub)
+		poll(t, openWallet(t, temp(t), p.s), p.hub)
+		wantMoney(t, p.w, p.s.workers[0], money{pending: 10})
+		all, err := p.w.Disputes(t.Context(), 10)
+		must(t, err)
+		want := []Dispute{{p.s.workers[0], p.s.backbone.Public(), SessionID{1}, 1, TooMany, 10, 4}}
+		if !reflect.DeepEqual(all, want) {
+			t.Fatalf("disputes %+v\nwant %+v", all, want)
+		}
+		b, err := p.w.Balance(t.Context(), p.s.workers[0])
+		must(t, err)
+		if b.Agreed != 0 || b.Disputed != 1 {
+			t.Fatalf("%d countersigned, %d disputed", b.Agreed, b.Disputed)
+		}
+		run(t, p.w, "UPDATE statements SET answered = 5")
+		wantError(t, p.w.Verify(t.Context()), ErrUnbalanced)
+	})
 }
 
 // What a worker has not done or seen is not entered for it.
 func TestHubRefusesStatements(t *testing.T) {
-	p := newPost(t)
-	report := next(t, p.r, 1)
-	p.wit.by[3] = 1
-	statement := p.wit.state(t, report, Agree)
-	_, _, err := p.hub.State(t.Context(), statement)
-	wantError(t, err, ErrNoReport)
-	_, err = p.hub.Append(t.Context(), report)
-	must(t, err)
-	s, err := VerifyStatement(statement)
-	must(t, err)
-	foreign, err := s.Append(nil, seal.NewKey())
-	must(t, err)
-	_, _, err = p.hub.State(t.Context(), foreign)
-	wantError(t, err, ErrWrongSession)
-	bad := bytes.Clone(statement)
-	bad[30] ^= 1
-	_, _, err = p.hub.State(t.Context(), bad)
-	wantError(t, err, ErrBadSignature)
-	_, _, err = p.hub.State(t.Context(), report)
-	wantError(t, err, ErrBadStatement)
-	_, fresh, err := p.hub.State(t.Context(), statement)
-	if must(t, err); !fresh {
-		t.Fatal("it was there")
-	}
+	both(t, func(t *testing.T) {
+		p := newPost(t)
+		report := next(t, p.r, 1)
+		p.wit.by[3] = 1
+		statement := p.wit.state(t, report, Agree)
+		_, _, err := p.hub.State(t.Context(), statement)
+		wantError(t, err, ErrNoReport)
+		_, err = p.hub.Append(t.Context(), report)
+		must(t, err)
+		s, err := VerifyStatement(statement)
+		must(t, err)
+		foreign, err := s.Append(nil, seal.NewKey())
+		must(t, err)
+		_, _, err = p.hub.State(t.Context(), foreign)
+		wantError(t, err, ErrWrongSession)
+		bad := bytes.Clone(statement)
+		bad[30] ^= 1
+		_, _, err = p.hub.State(t.Context(), bad)
+		wantError(t, err, ErrBadSignature)
+		_, _, err = p.hub.State(t.Context(), report)
+		wantError(t, err, ErrBadStatement)
+		_, fresh, err := p.hub.State(t.Context(), statement)
+		if must(t, err); !fresh {
+			t.Fatal("it was there")
+		}
+	})
 }
 
 func TestAnOutboxLosesTheOldest(t *testing.T) {

@@ -45,12 +45,8 @@ var checks = []check{
 // Verify reads all the books and checks that they balance. It returns ErrUnbalanced for the first
 // entry or account that does not, and ErrDamaged when the file cannot be trusted.
 func (w *Wallet) Verify(ctx context.Context) error {
-	var health string
-	if err := w.file.db.QueryRowContext(ctx, "PRAGMA integrity_check(1)").Scan(&health); err != nil {
-		return w.file.explain(err)
-	}
-	if health != "ok" {
-		return w.file.explain(fmt.Errorf("%w: %s", ErrDamaged, health))
+	if err := w.file.health(ctx); err != nil {
+		return err
 	}
 	if err := w.chains(ctx); err != nil {
 		return err
