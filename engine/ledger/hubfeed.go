@@ -118,18 +118,26 @@ func (h *Hub) read(ctx context.Context, id int64) error {
 	})
 }
 
-// Acknowledged returns up to which sequence of a session the reports, and the statements on them, are in a
-// wallet.
-func (h *Hub) Acknowledged(ctx context.Context, id SessionID) (reports, statements int64, err error) {
+// Acknowledged returns up to which sequence of a session all reports from a given one on, and the statements on
+// them, are in a wallet; 0: not even that one. Those before it may be missing here.
+func (h *Hub) Acknowledged(ctx context.Context, id SessionID, from int64) (reports, statements int64, err error) {
 	for _, q := range []struct {
 		table string
 		to    *int64
 	}{{"reports", &reports}, {"statements", &statements}} {
-		err := h.file.db.QueryRowContext(ctx, fmt.Sprintf(`SELECT coalesce(
-			(SELECT min(sequence) - 1 FROM %[1]s WHERE session = $1 AND id > (SELECT coalesce(max(entry), 0) FROM readers)),
-			(SELECT max(sequence) FROM %[1]s WHERE session = $1), 0)`, q.table), id.String()).Scan(q.to)
+		next := from
+		err := h.file.each(ctx, func(scan func(...any) error) error {
+			var sequence int64
+			err := scan(&sequence)
+			if err == nil && sequence == next {
+				*q.to = sequence
+				next++
+			}
+			return err
+		}, fmt.Sprintf(`SELECT sequence FROM %s WHERE session = $1 AND sequence >= $2
+			AND id <= (SELECT coalesce(max(entry), 0) FROM readers) ORDER BY sequence`, q.table), id.String(), from)
 		if err != nil {
-			return 0, 0, h.file.explain(err)
+			return 0, 0, err
 		}
 	}
 	return reports, statements, nil

@@ -18,6 +18,7 @@
 //	settle   worker, pending     -n    worker, settled      +n
 //	void     worker, pending     -n    backbone's account   +n
 //
+// One that comes before others of its session is kept until they are there.
 // A report beyond what its backbone may owe (Grant) is kept, and credited when the limit allows it.
 //
 // A worker answers each report with a Statement, which agrees or disputes; it reaches the hub on a way of

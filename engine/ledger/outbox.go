@@ -35,7 +35,7 @@ type Item struct {
 // Given is a hub's answer to an item. It travels as JSON.
 type Given struct {
 	Fresh        bool   `json:"fresh,omitempty"`        // it was new to the hub
-	Acknowledged int64  `json:"acknowledged,omitempty"` // all of the session up to this sequence is in a wallet
+	Acknowledged int64  `json:"acknowledged,omitempty"` // all of the session from this one up to this sequence is in a wallet
 	Refused      string `json:"refused,omitempty"`      // it will never be taken, because of this
 }
 
@@ -137,24 +137,27 @@ func (o *Outbox) flush(ctx context.Context, hub, session string, give func(conte
 		}
 		again = again || g.Fresh && i.given
 		upTo = max(upTo, g.Acknowledged)
-		if err := o.file.update(ctx, func(t *tx) error {
-			return t.exec(ctx, "UPDATE items SET given = 1 WHERE id = $1", i.id)
-		}); err != nil {
+		if err := o.took(ctx, hub, session, i.sequence, g); err != nil {
 			return err
 		}
 	}
-	return o.forget(ctx, "hub = $1 AND session = $2 AND sequence <= $3", hub, session, upTo)
+	return nil
 }
 
 // Took says what a hub has answered to a report that it was given without Flush.
 func (o *Outbox) Took(ctx context.Context, hub string, r *Report, g Given) error {
+	return o.took(ctx, hub, r.Session.String(), r.Sequence, g)
+}
+
+// took forgets nothing before the item that the answer is about: the hub may not have had that.
+func (o *Outbox) took(ctx context.Context, hub, session string, sequence int64, g Given) error {
 	return o.file.update(ctx, func(t *tx) error {
-		err := t.exec(ctx, "UPDATE items SET given = 1 WHERE hub = $1 AND session = $2 AND sequence = $3",
-			hub, r.Session.String(), r.Sequence)
+		err := t.exec(ctx, "UPDATE items SET given = 1 WHERE hub = $1 AND session = $2 AND sequence = $3", hub, session, sequence)
 		if err != nil {
 			return err
 		}
-		return t.exec(ctx, "DELETE FROM items WHERE hub = $1 AND session = $2 AND sequence <= $3", hub, r.Session.String(), g.Acknowledged)
+		return t.exec(ctx, "DELETE FROM items WHERE hub = $1 AND session = $2 AND sequence >= $3 AND sequence <= $4",
+			hub, session, sequence, g.Acknowledged)
 	})
 }
 
@@ -196,7 +199,7 @@ func (h *Hub) Receive(ctx context.Context, i Item) (g Given, err error) {
 		return Given{}, err
 	}
 	g.Fresh = fresh || stated
-	reports, statements, err := h.Acknowledged(ctx, r.Session)
+	reports, statements, err := h.Acknowledged(ctx, r.Session, r.Sequence)
 	if g.Acknowledged = reports; len(i.Statement) > 0 {
 		g.Acknowledged = min(reports, statements)
 	}

@@ -17,6 +17,7 @@ type Wallet struct {
 	file *file
 	root seal.PublicKey
 	log  *slog.Logger
+	most int // reports of a backbone that are kept aside
 }
 
 // OpenWallet opens the wallets at path, or makes them, of the swarm with this root. log may be nil.
@@ -25,7 +26,7 @@ func OpenWallet(ctx context.Context, path string, root seal.PublicKey, log *slog
 	if err != nil {
 		return nil, err
 	}
-	return &Wallet{file: f, root: root, log: orDiscard(log)}, nil
+	return &Wallet{file: f, root: root, log: orDiscard(log), most: maxEarly}, nil
 }
 
 // Close closes the file.
@@ -43,7 +44,7 @@ type Polled struct {
 
 // Poll reads the feed of a hub, which is known by a name, from where the last Poll of that name came
 // to, up to its end, and credits what holds. A report that does not hold is put down with the reason,
-// and the next one is looked at.
+// and the next one is looked at; one that came before others of its session is kept until they come.
 //
 // A hub that has less than was read already, or something else in its place, gets ErrFeedBack, and is read from its first entry the
 // next time: what was credited stays credited, once.
@@ -203,8 +204,7 @@ func (w *Wallet) take(ctx context.Context, hub string, after int64, entries []En
 			if refusal(err) {
 				v.err = err
 				refused = append(refused, v)
-				err = t.exec(ctx, "INSERT INTO refusals (hub, entry, reason) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
-					hub, v.ID, fmt.Sprintf("%.300s", err))
+				err = refuse(ctx, t, hub, v.ID, err)
 			}
 			if err != nil {
 				return err
@@ -242,11 +242,15 @@ func (w *Wallet) one(ctx context.Context, t *tx, hub string, v verified, got *Po
 		return err
 	}
 	reward, credited, err := w.credit(ctx, t, hub, v)
-	if credited {
-		got.Credited++
-		got.Reward += reward
+	if errors.Is(err, ErrGap) {
+		return w.early(ctx, t, hub, v, err)
 	}
-	return err
+	if err != nil || !credited {
+		return err
+	}
+	got.Credited++
+	got.Reward += reward
+	return w.follow(ctx, t, v.report, got)
 }
 
 // refusal reports whether an error is about a report, so that the next one may be looked at.

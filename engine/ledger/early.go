@@ -1,0 +1,86 @@
+package ledger
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+)
+
+// maxEarly is how many reports of one backbone are kept that came before others of their session.
+const maxEarly = 1 << 14
+
+// early keeps a report which does not follow on what is there, as gap says. A hub that was put back from an
+// old copy, or was away for a moment, may hand on what is new before what it is reminded of, and shows each
+// entry once. It is down as refused, and later with what has become of it. early returns nil for a report that is kept already.
+func (w *Wallet) early(ctx context.Context, t *tx, hub string, v verified, gap error) error {
+	r := &v.report
+	var signed []byte
+	err := t.QueryRowContext(ctx, "SELECT signed FROM early WHERE backbone = $1 AND session = $2 AND sequence = $3",
+		r.Backbone.String(), r.Session.String(), r.Sequence).Scan(&signed)
+	switch {
+	case err == nil && bytes.Equal(signed, v.Report):
+		return nil
+	case err == nil:
+		return fmt.Errorf("%w: there is another report %d of session %s", ErrFork, r.Sequence, r.Session)
+	case !errors.Is(err, sql.ErrNoRows):
+		return err
+	}
+	var n int
+	err = t.QueryRowContext(ctx, "SELECT count(*) FROM early WHERE backbone = $1", r.Backbone.String()).Scan(&n)
+	if err != nil {
+		return err
+	}
+	if n >= w.most {
+		return fmt.Errorf("%w, as are those before %d others of this backbone", gap, n)
+	}
+	err = t.exec(ctx, `INSERT INTO early (backbone, session, sequence, hub, entry, grant_text, signed)
+		VALUES ($1, $2, $3, $4, $5, $6, $7)`,
+		r.Backbone.String(), r.Session.String(), r.Sequence, hub, v.ID, v.Grant, v.Report)
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("%w; this one is kept until it comes", gap)
+}
+
+// follow credits what was kept of a session and follows on a report.
+func (w *Wallet) follow(ctx context.Context, t *tx, r Report, got *Polled) error {
+	for {
+		var hub string
+		var e Entry
+		at := []any{r.Backbone.String(), r.Session.String(), r.Sequence + 1}
+		const next = "FROM early WHERE backbone = $1 AND session = $2 AND sequence = $3"
+		err := t.QueryRowContext(ctx, "SELECT hub, entry, grant_text, signed "+next, at...).Scan(&hub, &e.ID, &e.Grant, &e.Report)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		if err == nil {
+			err = t.exec(ctx, "DELETE "+next, at...)
+		}
+		if err != nil {
+			return err
+		}
+		v := w.verify(e)
+		reward, credited, err := w.credit(ctx, t, hub, v)
+		became := "it has come, and this one is credited"
+		if refusal(err) {
+			became, credited, err = fmt.Sprintf("it has come: %.300s", err), false, nil
+		}
+		if err == nil {
+			err = t.exec(ctx, "UPDATE refusals SET reason = reason || $1 WHERE hub = $2 AND entry = $3", "; "+became, hub, e.ID)
+		}
+		if err != nil || !credited {
+			return err
+		}
+		got.Credited++
+		got.Reward += reward
+		r = v.report
+	}
+}
+
+// refuse puts down why an entry is not credited.
+func refuse(ctx context.Context, t *tx, hub string, entry int64, why error) error {
+	return t.exec(ctx, "INSERT INTO refusals (hub, entry, reason) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+		hub, entry, fmt.Sprintf("%.300s", why))
+}
