@@ -45,6 +45,9 @@ chaos: ## a thousand random runs of kills, stalls and broken answers; worker pro
 batches: ## 50,000 lines killed five times, and three servers on PostgreSQL of which one is killed every 10 s
 	KVASIR_BATCHES_LONG=1 go test -count=1 -timeout 240m -v ./cmd/kvasir -run 'TestBatchGoesOnWhereItWasKilled|TestServersThatAreKilled'
 
+kills: ## 200 times kill -9 of hub, gateway, backbone or worker, and then the books (6 minutes)
+	KVASIR_SOAK=1 go test -count=1 -v -timeout 60m ./cmd/kvasir -run TestAnyOfFourProcesses
+
 smoke: ## run the commands as a user would, right and wrong
 	@bash .ci/run smoke
 
@@ -67,4 +70,4 @@ clean: ## remove what make has built
 ci: ## everything that CI does
 	@bash .ci/run
 
-.PHONY: help check test race lint vuln cross golden arm64 fuzz soak chaos batches smoke bench benchstat update tidy clean ci
+.PHONY: help check test race lint vuln cross golden arm64 fuzz soak chaos batches kills smoke bench benchstat update tidy clean ci

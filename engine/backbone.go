@@ -23,6 +23,7 @@ type BackboneOptions struct {
 	Workers int            // wanted at each hub
 	Log     *slog.Logger   // nil: none
 	Now     func() time.Time
+	Rhythm  Rhythm
 
 	// Audit says how the answers of workers are checked; its Convict is not used. Every below 0: not at all.
 	Audit AuditOptions
@@ -81,7 +82,7 @@ func (b *Backbone) start(o BackboneOptions) (err error) {
 	}
 	c.Model, c.Local = b.local.Model(), b.local.Experts()
 	if o.Audit.Every >= 0 {
-		c.Audit = &AuditOptions{Every: o.Audit.Every, Share: o.Audit.Share, Convict: o.court.Convict}
+		c.Audit = &AuditOptions{Every: o.Audit.Every, Share: o.Audit.Share, Hold: o.Audit.Hold, Convict: o.court.Convict}
 	}
 	c.Exponents, c.TopK = b.local.Exponents(), b.local.TopK()
 	if c.Slices, err = o.source(b.local); err != nil {
@@ -108,7 +109,7 @@ func (b *Backbone) start(o BackboneOptions) (err error) {
 // identity returns who this backbone is, and the root key where that is here.
 func (o *BackboneOptions) identity() (c SwarmConfig, root seal.Key, err error) {
 	c = SwarmConfig{
-		Workers: o.Workers, Log: o.Log, Dialer: relay.Dialer{Now: o.Now}, Refuse: o.refuse,
+		Workers: o.Workers, Log: o.Log, Dialer: relay.Dialer{Now: o.Now}, Rhythm: o.Rhythm, Refuse: o.refuse,
 		Joined: func(w WorkerStats) {
 			o.Log.Info("worker joined", "worker", w.ID, "memory_mib", w.Memory>>20, "rows_per_s", w.Rate, "rtt", w.RTT)
 		},

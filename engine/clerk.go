@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// clerkEvery is how often a worker, and a backbone, gives hubs what no gateway has read.
-	clerkEvery = 30 * time.Second
+	// clerkCall is how long one item may take.
+	clerkCall = 30 * time.Second
 	// clerkLast is how long it may take at the end.
 	clerkLast = 5 * time.Second
 	// clerkQueue is how many receipts may wait for the disk.
@@ -48,6 +48,7 @@ type clerk struct {
 	now    func() time.Time
 	log    *slog.Logger
 	queue  chan ledger.Item
+	every  time.Duration // between two ways to the hub
 
 	mu       sync.Mutex
 	session  string
@@ -113,7 +114,7 @@ func (c *clerk) state(backbone seal.Grant, session string, r wire.Receipt) (item
 
 // run keeps and brings until ctx ends, and once more then.
 func (c *clerk) run(ctx context.Context) {
-	timer := time.NewTimer(rand.N(clerkEvery)) //nolint:gosec // many workers that start at once are to come one by one
+	timer := time.NewTimer(rand.N(c.every)) //nolint:gosec // many workers that start at once are to come one by one
 	defer timer.Stop()
 	said := ""
 	for ctx.Err() == nil {
@@ -122,7 +123,7 @@ func (c *clerk) run(ctx context.Context) {
 			c.keep(ctx, i)
 		case <-timer.C:
 			said = c.bring(ctx, said)
-			timer.Reset(clerkEvery)
+			timer.Reset(c.every)
 		case <-ctx.Done():
 		}
 	}
@@ -177,7 +178,7 @@ func (c *clerk) bring(ctx context.Context, said string) string {
 }
 
 func giveItem(ctx context.Context, s saying, i ledger.Item) (g ledger.Given, err error) {
-	ctx, cancel := context.WithTimeout(ctx, clerkEvery)
+	ctx, cancel := context.WithTimeout(ctx, clerkCall)
 	defer cancel()
 	body, err := json.Marshal(brought{i.Grant.String(), i.Report, i.Statement})
 	if err != nil {
@@ -200,7 +201,7 @@ func (c *clerk) standing() (disputed int64, trouble string, waiting int) {
 // dialStatements is clerk.dial for a real hub.
 func dialStatements(w relay.WorkerConfig) func(context.Context) (saying, error) {
 	return func(ctx context.Context) (saying, error) {
-		ctx, cancel := context.WithTimeout(ctx, clerkEvery)
+		ctx, cancel := context.WithTimeout(ctx, clerkCall)
 		defer cancel()
 		s, err := relay.DialStatements(ctx, w)
 		if err != nil {

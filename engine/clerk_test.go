@@ -64,7 +64,7 @@ func newHall(t *testing.T) *hall {
 	})
 	h.clerk = &clerk{
 		key: own, hub: hub.ID(), outbox: outbox, picks: func() []int64 { return []int64{0, 0, 0, h.picks} }, now: time.Now,
-		log: slog.New(slog.DiscardHandler), queue: make(chan ledger.Item, clerkQueue),
+		log: slog.New(slog.DiscardHandler), queue: make(chan ledger.Item, clerkQueue), every: clerkEvery,
 		dial: dialStatements(relay.WorkerConfig{
 			Address: "ws://" + l.Addr().String(), Key: own, Join: seal.Join{Host: "test", Token: token, Root: root.Public()},
 		}),

@@ -27,7 +27,7 @@ func newEmbedded(listen string, o *BackboneOptions) (*embedded, error) {
 	if err != nil {
 		return nil, err
 	}
-	gateway, err := NewGatewayNode(GatewayOptions{Home: o.Home, Listen: listen, Hubs: []HubRef{hub.Ref}, Log: o.Log})
+	gateway, err := NewGatewayNode(GatewayOptions{Home: o.Home, Listen: listen, Hubs: []HubRef{hub.Ref}, Log: o.Log, Rhythm: o.Rhythm})
 	if err != nil {
 		return nil, errors.Join(err, hub.Close())
 	}

@@ -192,6 +192,7 @@ type GatewayOptions struct {
 	Books string
 
 	Metrics MetricsOptions
+	Rhythm  Rhythm
 }
 
 // ACMEOptions are how to get certificates of a public authority.

@@ -12,9 +12,6 @@ import (
 	"kvasir/wire"
 )
 
-// reportEvery is how often a backbone signs what a worker has done.
-const reportEvery = 10 * time.Second
-
 // reportLast is how long the last report of a session may take.
 const reportLast = 5 * time.Second
 
@@ -49,14 +46,15 @@ func (s *Swarm) newAccounts(w *attached, hub, session string) *accounts {
 
 // keep reports until done is closed, and once more after it.
 func (a *accounts) keep(done <-chan struct{}) {
-	tick := time.NewTicker(reportEvery)
+	every := a.s.c.Rhythm.report()
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			a.report(reportEvery)
+			a.report(reportEvery, false)
 		case <-done:
-			a.report(reportLast)
+			a.report(reportLast, true)
 			return
 		}
 	}
@@ -86,41 +84,79 @@ func (a *accounts) after(ctx context.Context) {
 		s.mu.Lock()
 		s.judged = slices.DeleteFunc(s.judged, func(x *attached) bool { return x == w })
 		s.mu.Unlock()
-		a.report(reportLast)
+		a.report(reportLast, true)
 	})
 }
 
-// report hands over what has been done since the last report, and what the hub has not confirmed.
-func (a *accounts) report(limit time.Duration) {
+// report hands over what has been done since the last report, and what the hub has not confirmed. While the
+// session goes on, one report waits for the hub, and the next one becomes larger. The last one is signed in any
+// case, if what waits is kept here: nobody counts any more what is not signed then.
+func (a *accounts) report(limit time.Duration, last bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
+	var wait []*signedReport
 	err := a.count()
 	for err == nil {
-		var signed []byte
-		if signed, err = a.reporter.Report(time.Now(), a.w.checked.news(), a.news); err != nil || signed == nil {
+		var r *signedReport
+		if r, err = a.sign(ctx); err != nil || r == nil {
 			break
 		}
-		if err = a.s.keepReport(ctx, a.hub, signed); err != nil {
-			break
-		}
-		var given ledger.Given
-		if given, err = a.s.giveReport(ctx, a.hub, signed); err != nil {
-			break
-		}
-		var r ledger.Report
-		if r, err = ledger.Parse(signed); err == nil {
+		if last && a.s.c.Outbox != nil {
 			a.reporter.Done(r.Sequence)
-			if a.s.c.Outbox != nil {
-				err = a.s.c.Outbox.Took(ctx, a.hub, &r, given)
-			}
-			// The worker learns what was signed for it; one that has left looks into its wallet.
-			_ = a.w.session.SendReceipt(wire.Receipt{Sequence: uint64(r.Sequence), Signed: signed})
+			wait = append(wait, r)
+			continue
+		}
+		err = a.give(ctx, r)
+	}
+	for _, r := range wait {
+		if err == nil {
+			err = a.give(ctx, r)
 		}
 	}
 	if err != nil && !a.refused && a.s.c.Log != nil {
 		a.refused = true
 		a.s.c.Log.Warn("work is not on the hub's ledger yet; it is reported again", "worker", a.w.id, "error", err)
 	}
+}
+
+// signedReport is a report with the bytes that were signed.
+type signedReport struct {
+	ledger.Report
+	signed []byte
+}
+
+// sign returns a report that is kept here, or nil where there is nothing to say.
+func (a *accounts) sign(ctx context.Context) (*signedReport, error) {
+	signed, err := a.reporter.Report(time.Now(), a.w.checked.news(), a.news)
+	if err != nil || signed == nil {
+		return nil, err
+	}
+	r := &signedReport{signed: signed}
+	if r.Report, err = ledger.Parse(signed); err != nil {
+		return nil, err
+	}
+	if err := a.s.keepReport(ctx, a.hub, signed); err != nil {
+		return nil, err
+	}
+	if a.s.c.Log != nil {
+		a.s.c.Log.Debug("report signed", "session", r.Session, "sequence", r.Sequence, "hash", fmt.Sprintf("%x", ledger.HashOf(signed)))
+	}
+	return r, nil
+}
+
+// give gives a report to the hub, and then to the worker.
+func (a *accounts) give(ctx context.Context, r *signedReport) error {
+	given, err := a.s.giveReport(ctx, a.hub, r.signed)
+	if err != nil {
+		return err
+	}
+	a.reporter.Done(r.Sequence)
+	if a.s.c.Outbox != nil {
+		err = a.s.c.Outbox.Took(ctx, a.hub, &r.Report, given)
+	}
+	// The worker learns what was signed for it; one that has left looks into its wallet.
+	_ = a.w.session.SendReceipt(wire.Receipt{Sequence: uint64(r.Sequence), Signed: r.signed})
+	return err
 }
 
 // news is ledger.News.
@@ -152,7 +188,7 @@ func (s *Swarm) keepReport(ctx context.Context, hub string, signed []byte) error
 
 // remind gives the hubs what no gateway has read, until ctx ends.
 func (s *Swarm) remind(ctx context.Context) {
-	tick := time.NewTicker(clerkEvery)
+	tick := time.NewTicker(s.c.Rhythm.remind())
 	defer tick.Stop()
 	for {
 		for _, h := range s.c.Hubs {

@@ -83,6 +83,7 @@ type SwarmConfig struct {
 	Holds  func(id, what string)    // a worker has loaded what it was assigned; must not wait; may be nil
 	Log    *slog.Logger
 	Dialer relay.Dialer
+	Rhythm Rhythm
 }
 
 // Swarm is the workers of a backbone: it takes those that its hubs offer, gives each its share of the
@@ -166,7 +167,7 @@ func NewSwarm(c SwarmConfig) (*Swarm, error) {
 		Key: c.Key, Grant: c.Grant, Root: c.Root, Hubs: c.Hubs,
 		Want:   relay.Want{Model: fmt.Sprintf("%x", c.Model.Hash), Workers: c.Workers},
 		Refuse: c.Refuse, Drain: s.drain, Online: s.online,
-		Log: c.Log, Dialer: c.Dialer,
+		Log: c.Log, Dialer: c.Dialer, Backoff: c.Rhythm.backoff(),
 	})
 	if err != nil {
 		end(err)

@@ -16,9 +16,6 @@ import (
 	"kvasir/wire/seal"
 )
 
-// creditEvery is how often a gateway reads the ledger of a hub.
-const creditEvery = 10 * time.Second
-
 // openTime bounds the opening of a ledger or wallet, which another process may be writing to.
 const openTime = 10 * time.Second
 
@@ -68,6 +65,7 @@ type wallets struct {
 	closer []func() error         // of feeds
 	wg     sync.WaitGroup
 	log    *slog.Logger
+	every  time.Duration // a feed is read
 }
 
 // openWallets returns nil where there is nothing to credit: the gateway knows no root, or no hub shows
@@ -84,7 +82,7 @@ func (o *GatewayOptions) openWallets() (*wallets, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &wallets{feeds: map[string]ledger.Feed{}, log: o.Log}
+	w := &wallets{feeds: map[string]ledger.Feed{}, log: o.Log, every: o.Rhythm.credit()}
 	for _, h := range o.Hubs {
 		err := w.addFeed(o, h, root)
 		if errors.Is(err, ErrNotGranted) {
@@ -150,7 +148,7 @@ func (w *wallets) follow(ctx context.Context) {
 	}
 	for id, feed := range w.feeds {
 		w.wg.Go(func() {
-			w.wallet.Follow(ctx, id, feed, creditEvery)
+			w.wallet.Follow(ctx, id, feed, w.every)
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
 			defer cancel()
 			if _, err := w.wallet.Poll(last, id, feed); err != nil {

@@ -43,6 +43,7 @@ type WorkerOptions struct {
 	Lost    func(error, time.Duration)
 	Log     *slog.Logger
 	Now     func() time.Time
+	Rhythm  Rhythm
 }
 
 // WorkerNode is a worker with its home, what it holds, and what was signed for its work.
@@ -77,7 +78,7 @@ func (n *WorkerNode) start(ctx context.Context, o WorkerOptions) error {
 	n.close = append(n.close, unlock)
 	c := worker.Config{
 		Join: o.Join, Memory: o.Memory, Agent: o.Agent, Log: o.Log, Dialer: relay.Dialer{Now: o.Now},
-		Waiting: o.Waiting, Working: o.Working, Holding: o.Holding, Lost: o.Lost,
+		Waiting: o.Waiting, Working: o.Working, Holding: o.Holding, Lost: o.Lost, Backoff: o.Rhythm.backoff(),
 		Paired: func(session string) {
 			n.credit.begin(session, n.worker.Status().Output)
 			n.clerk.begin(session)
@@ -126,8 +127,8 @@ func (n *WorkerNode) openClerk(ctx context.Context, o WorkerOptions, c *worker.C
 	n.close = append(n.close, func() { _ = outbox.Close() }) // what was kept is on the disk
 	n.clerk = &clerk{
 		key: c.Key, hub: c.Join.Token.Hub, outbox: outbox, picks: n.worker.Picks, now: time.Now, log: log,
-		queue: make(chan ledger.Item, clerkQueue),
-		dial:  dialStatements(relay.WorkerConfig{Join: c.Join, Address: c.Address, Key: c.Key, Dialer: c.Dialer}),
+		queue: make(chan ledger.Item, clerkQueue), every: o.Rhythm.remind(),
+		dial: dialStatements(relay.WorkerConfig{Join: c.Join, Address: c.Address, Key: c.Key, Dialer: c.Dialer}),
 	}
 	return nil
 }

@@ -26,9 +26,12 @@ type backboneFlags struct {
 
 // options returns how to start a backbone.
 func (f *backboneFlags) options(a *app, o engine.Options, now func() time.Time) engine.BackboneOptions {
+	audit := f.audit()
+	audit.Share, audit.Hold = a.pace.audit.Share, a.pace.audit.Hold
 	return engine.BackboneOptions{
 		Options: o, Home: a.homeFolder(), Hubs: f.Hub.list(), Gateway: f.Gateway, Root: f.Root.key(),
-		Grant: f.Grant.grant(), Workers: int(f.Workers), Log: a.log, Now: now, Audit: f.audit(),
+		Grant: f.Grant.grant(), Workers: int(f.Workers), Log: a.log, Now: now, Audit: audit,
+		Rhythm: a.pace.rhythm,
 	}
 }
 

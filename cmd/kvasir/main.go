@@ -28,6 +28,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"kvasir/engine"
 	"kvasir/kernels/variant"
 )
 
@@ -41,7 +42,10 @@ const (
 // errInterrupted ends a command that the user stopped, by Ctrl-C or SIGTERM.
 var errInterrupted = errors.New("interrupted")
 
-func main() {
+func main() { os.Exit(execute(os.Args[1:], pace{})) }
+
+// execute runs one command line in this process, and returns its exit status.
+func execute(args []string, p pace) int {
 	// With SIGPIPE ignored a write to a closed pipe is an error like any other, on every system.
 	signal.Ignore(syscall.SIGPIPE)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -50,9 +54,17 @@ func main() {
 		stdout:  newScreen(os.Stdout, os.Getenv),
 		stderr:  newScreen(os.Stderr, os.Getenv),
 		environ: os.Environ(),
+		pace:    p,
 	}
 	a.interrupts.hear(cancel)
-	os.Exit(a.main(ctx, os.Args[1:]))
+	return a.main(ctx, args)
+}
+
+// pace is how quickly the books of a swarm are kept. It is no setting: a test kills hundreds of processes in
+// the time in which they would else make ten reports.
+type pace struct {
+	rhythm engine.Rhythm
+	audit  engine.AuditOptions // Share and Hold of it
 }
 
 // app is what a command needs of the process around it.
@@ -63,6 +75,7 @@ type app struct {
 	environ []string
 
 	interrupts interrupts
+	pace       pace
 
 	settings *settings // filled while the command line is parsed
 	model    *kong.Kong

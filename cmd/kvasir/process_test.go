@@ -18,6 +18,9 @@ import (
 var program string
 
 func TestMain(m *testing.M) {
+	if os.Getenv(quickVariable) != "" {
+		os.Exit(execute(os.Args[1:], quick))
+	}
 	os.Exit(buildAndRun(m))
 }
 
@@ -47,6 +50,7 @@ type call struct {
 	env   []string // besides HOME and what the system needs
 	stdin string
 	home  string // HOME; a fresh folder if empty
+	quick bool   // run this test's own executable, at the pace of quick
 }
 
 // outcome is what a run left.
@@ -62,7 +66,15 @@ func (c call) command(t *testing.T) *exec.Cmd {
 	if home == "" {
 		home = t.TempDir()
 	}
-	cmd := exec.CommandContext(t.Context(), program, c.args...)
+	of := program
+	if c.quick {
+		self, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		of, c.env = self, append([]string{quickVariable + "=1"}, c.env...)
+	}
+	cmd := exec.CommandContext(t.Context(), of, c.args...)
 	cmd.Dir = home
 	cmd.Env = append([]string{
 		"HOME=" + home, "XDG_CONFIG_HOME=" + filepath.Join(home, ".config"), "AppData=" + home,

@@ -236,6 +236,7 @@ func (c *gatewayCmd) Run(ctx context.Context, a *app) error {
 		Home: a.homeFolder(), Listen: c.Listen, Root: c.Root.key(), Hubs: c.Hub.list(), Grant: c.Grant.grant(),
 		Limits: c.limits(int(c.AddressSessions)), Log: a.log, Plain: c.Plain, Passthrough: c.Passthrough, Names: c.Names,
 		CertFile: string(c.Cert), KeyFile: string(c.Key), ACME: c.acme(), Books: string(c.Books), Metrics: c.metrics(),
+		Rhythm: a.pace.rhythm,
 	}
 	n, err := engine.NewGatewayNode(o)
 	if err != nil {

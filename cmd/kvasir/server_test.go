@@ -41,13 +41,18 @@ func launch(t *testing.T, home string, ready any, args ...string) *process {
 
 func launchWith(t *testing.T, home string, env []string, ready any, args ...string) *process {
 	t.Helper()
+	return call{args: args, env: env}.launch(t, home, ready)
+}
+
+// launch is launchWith of a call.
+func (c call) launch(t *testing.T, home string, ready any) *process {
+	t.Helper()
 	if runtime.GOOS == "windows" {
 		t.Skip("Windows cannot send Ctrl-C to one process, which this test ends servers with")
 	}
-	p := &process{
-		t: t, name: args[0], over: make(chan struct{}), grown: make(chan struct{}),
-		cmd: call{args: append(args, "--json", "--home", home), env: env}.command(t),
-	}
+	p := &process{t: t, name: c.args[0], over: make(chan struct{}), grown: make(chan struct{})}
+	c.args = append(slices.Clone(c.args), "--json", "--home", home)
+	p.cmd = c.command(t)
 	stdout, err := p.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -94,9 +99,15 @@ func (p *process) logged() string {
 // await waits for a line of the log that holds all texts, and returns it.
 func (p *process) await(texts ...string) string {
 	p.t.Helper()
+	return p.awaitFrom(0, texts...)
+}
+
+// awaitFrom is await for a line after so many others.
+func (p *process) awaitFrom(seen int, texts ...string) string {
+	p.t.Helper()
 	limit := time.NewTimer(patience)
 	defer limit.Stop()
-	seen, last := 0, false
+	last := false
 	for {
 		p.mu.Lock()
 		for ; seen < len(p.log); seen++ {

@@ -95,7 +95,7 @@ func (c *workerCmd) Run(ctx context.Context, a *app) error {
 	n, err := engine.NewWorkerNode(ctx, engine.WorkerOptions{
 		Home: a.homeFolder(), Join: join, Model: string(c.Model), Memory: c.Memory.bytes(),
 		Cache: string(c.Cache), Disk: c.Disk.bytes(), Pause: c.PauseWhenBusy, Agent: agent(), Log: a.log, Now: now,
-		Waiting: v.waiting, Working: v.working, Holding: v.holding, Lost: v.lost,
+		Waiting: v.waiting, Working: v.working, Holding: v.holding, Lost: v.lost, Rhythm: a.pace.rhythm,
 	})
 	if err != nil {
 		return err
