@@ -138,7 +138,7 @@ func (r *ServeReport) Remarks() []string {
 			where = "The client is part of this process, so processor time is not told apart"
 		}
 		where += ". The door is all that is between a token and its connection, measured before a model that costs nothing and steps every 10 ms"
-		lines = append(lines, "Medians of rounds: both ways in turns, counted from when all streams have begun to the end of the last. "+where+
+		lines = append(lines, "Medians of rounds: both ways in turns, counted from when all streams have begun to the end of the first. "+where+
 			"; all share the cores of this machine.")
 	}
 	if x := r.Load; x != nil {

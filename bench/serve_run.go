@@ -71,12 +71,14 @@ func prompts(n int) []string {
 	return list
 }
 
-// served is what a way has made from when all streams had begun.
+// served is what a way has made from when all streams had begun until the first of them ended.
 type served struct {
 	tokens int64
 	took   time.Duration
 	cpu    time.Duration // of this process
-	client time.Duration // of the client's
+
+	all    int64         // tokens until the last stream ended
+	client time.Duration // of the client's process, until then
 }
 
 func (s *served) rate() float64 { return float64(s.tokens) / s.took.Seconds() }
@@ -94,6 +96,40 @@ func (r *serveRun) watch() func() served {
 		took, used := time.Since(start), processCPU()-cpu
 		after, _ := r.node.Engine().Standing()
 		return served{tokens: after.Decoded - before.Decoded, took: took, cpu: used}
+	}
+}
+
+// glance is how often it is looked whether a stream has ended.
+const glance = 5 * time.Millisecond
+
+// together counts while all streams go on: prompts take as many steps as answers do, so the streams end as they
+// began, one after the other, and with fewer of them the model makes fewer tokens a second. What it returns is
+// to be called when the last stream has ended.
+func (r *serveRun) together() func() served {
+	finished := func() int64 {
+		s, _ := r.node.Engine().Standing()
+		return s.Finished
+	}
+	count, all, before := r.watch(), r.watch(), finished()
+	first, over := make(chan served, 1), make(chan struct{})
+	go func() { // ends with over
+		tick := time.NewTicker(glance)
+		defer tick.Stop()
+		for finished() == before {
+			select {
+			case <-tick.C:
+				continue
+			case <-over:
+			}
+			break
+		}
+		first <- count()
+	}()
+	return func() served {
+		close(over)
+		x := <-first
+		x.all = all().tokens
+		return x
 	}
 }
 
@@ -193,7 +229,7 @@ func (p *servePoint) call(ctx context.Context) (served, error) {
 		})
 	}
 	begun.Wait()
-	count := p.r.watch()
+	count := p.r.together()
 	wg.Wait()
 	x := count()
 	if err := errors.Join(errs...); err != nil {
@@ -209,7 +245,7 @@ func (p *servePoint) ask(ctx context.Context) (x served, err error) {
 	if err != nil {
 		return x, err
 	}
-	count := p.r.watch()
+	count := p.r.together()
 	n, err := c.next()
 	x = count()
 	if err := errors.Join(err, c.end()); err != nil {
@@ -254,7 +290,7 @@ func (p *servePoint) result(pairs []pair) ServeResult {
 		d, h := &p.direct[i], &p.http[i]
 		direct, http, ratio = append(direct, d.rate()), append(http, h.rate()), append(ratio, h.rate()/d.rate())
 		cost = append(cost, perToken(h.cpu, h.tokens)-perToken(d.cpu, d.tokens))
-		client = append(client, perToken(h.client, h.tokens))
+		client = append(client, perToken(h.client, h.all))
 	}
 	x.Direct, x.HTTP, x.Ratio = round(middle(direct)), round(middle(http)), round(middle(ratio))
 	if p.r.report.Settings.Apart && processCPU() > 0 {
