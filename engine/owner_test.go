@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"mime/multipart"
 	"net/http"
@@ -44,6 +45,37 @@ func (s *servedNode) upload(key, text string) (id string) {
 		s.t.Fatalf("status %d, %v", res.StatusCode, err)
 	}
 	return f.ID
+}
+
+// TestLinesOfBatchesAreChargedToTheirKey has a batch use up what its key may have in a minute, and more.
+func TestLinesOfBatchesAreChargedToTheirKey(t *testing.T) {
+	home := engine.Home(t.TempDir())
+	limits := access.Limits{Tokens: 20, Sequences: 1, Requests: 1 << 20}
+	key := createKey(t, home, access.Key{Scopes: []access.Scope{access.Batch, access.Chat}, Limits: limits})
+	s := newServedNode(t, home, "127.0.0.1:0", engine.DoorOptions{Keys: true})
+	const line = `{"custom_id": "%d", "method": "POST", "url": "/v1/responses", "body": {"input": "a", "max_output_tokens": 64}}`
+	file := s.upload(key, fmt.Sprintf(line+"\n"+line+"\n", 1, 2))
+	status, text := s.ask("POST", "/v1/batches", key, `{"input_file_id": "`+file+`", "endpoint": "/v1/responses", "completion_window": "24h"}`)
+	var batch struct {
+		ID     string
+		Status string
+		Counts struct{ Completed int } `json:"request_counts"`
+	}
+	if err := json.Unmarshal([]byte(text), &batch); err != nil || status != http.StatusOK {
+		t.Fatalf("status %d, %v: %s", status, err, text)
+	}
+	for limit := time.Now().Add(time.Minute); batch.Counts.Completed == 0; {
+		_, text = s.ask("GET", "/v1/batches/"+batch.ID, key, "")
+		if err := json.Unmarshal([]byte(text), &batch); err != nil || time.Now().After(limit) {
+			t.Fatalf("%v: %s", err, text)
+		}
+		if strings.Contains(text, "tokens a minute") {
+			break
+		}
+	}
+	if status, text = s.ask("POST", "/v1/completions", key, `{"prompt": "a"}`); status != http.StatusTooManyRequests || !strings.Contains(text, "tokens a minute") {
+		t.Errorf("status %d, want 429: %s", status, text)
+	}
 }
 
 func TestFilesAndBatchesBelongToTheirKey(t *testing.T) {

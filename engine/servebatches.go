@@ -10,12 +10,13 @@ import (
 
 	"kvasir/engine/access"
 	"kvasir/engine/batches"
+	"kvasir/engine/serve"
 )
 
 // openBatches goes on with the batch jobs that this node shares with others, or with those of the home
 // folder. Where another process has the latter, or there is no folder, this one serves none.
-func (n *ServeNode) openBatches(o ServeOptions) (err error) {
-	work := batches.Options{Answerer: n.handler, Database: o.Database, Log: o.Log}
+func (n *ServeNode) openBatches(o ServeOptions, g *access.Guard) (err error) {
+	work := batches.Options{Answerer: charged{n.handler, g}, Database: o.Database, Log: o.Log}
 	dir := o.Files
 	if o.Database == "" {
 		if dir, err = o.Home.path("batches"); errors.Is(err, ErrNoHome) {
@@ -62,6 +63,21 @@ func (n *ServeNode) lockBatches(dir string, o ServeOptions) (bool, error) {
 	}
 	n.unlock = func() { _ = f.Close() } // nor here
 	return true, nil
+}
+
+// charged answers lines of batches at the cost of the keys that have begun them.
+type charged struct {
+	*serve.Handler
+	guard *access.Guard
+}
+
+// Answer is batches.Answerer's. A line whose key has used up its tokens is tried again later.
+func (c charged) Answer(ctx context.Context, path string, body []byte, stamp serve.Stamp) (int, []byte) {
+	ctx, wait := c.guard.Behind(ctx, batches.OwnerOf(ctx).ID)
+	if wait > 0 {
+		return http.StatusTooManyRequests, nil
+	}
+	return c.Handler.Answer(ctx, path, body, stamp)
 }
 
 // owned has files and batches belong to the key that made them.

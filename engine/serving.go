@@ -31,10 +31,12 @@ type generator struct {
 // Generate is serve.Generator's.
 func (g generator) Generate(ctx context.Context, r serve.Request, emit func(serve.Piece) error) (serve.Result, error) {
 	counts, call := make([]int, r.Choices), access.From(ctx)
-	if err := call.Take(r.Choices); err != nil {
-		return serve.Result{}, tooMany(err)
+	if !r.Batch { // lines of batches have what the others leave, and no places of their key
+		if err := call.Take(r.Choices); err != nil {
+			return serve.Result{}, tooMany(err)
+		}
+		defer call.Give(r.Choices)
 	}
-	defer call.Give(r.Choices)
 	m := g.metrics.Begin(r.Choices, r.Batch, time.Now())
 	req := g.request(r)
 	req.taken = func(n int) { m.Prompt(n); call.Prompt(n) }
@@ -220,7 +222,7 @@ func NewServeNode(o ServeOptions) (*ServeNode, error) {
 		}),
 	}
 	n.handler.Handle(TracePath, http.HandlerFunc(n.ServeTrace))
-	if err := n.openBatches(o); err != nil {
+	if err := n.openBatches(o, d.guard); err != nil {
 		return nil, errors.Join(err, n.close())
 	}
 	n.handler.Mount(page.New(n.status, nil), page.Patterns...)

@@ -239,7 +239,7 @@ func (f *serverFlags) print(a *app, b *batchState) error {
 
 type batchSubmitCmd struct {
 	Input    string `arg:"" help:"File of requests, one a line." placeholder:"FILE"`
-	Endpoint string `help:"What the requests are for (default: the url of the first line)." placeholder:"PATH" default:"" enum:",/v1/chat/completions,/v1/completions"`
+	Endpoint string `help:"What the requests are for (default: the url of the first line)." placeholder:"PATH" default:"" enum:",/v1/chat/completions,/v1/completions,/v1/responses"`
 	serverFlags
 }
 

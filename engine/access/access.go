@@ -10,7 +10,8 @@
 //
 // What a request costs is counted in its Call, which the handler finds in the context. Limits are buckets
 // that hold a minute's worth and fill all the time. Tokens are charged as they are made: a request is let
-// in while any are left, and whoever overdraws waits for longer.
+// in while any are left, and whoever overdraws waits for longer. Those of a batch job's lines are charged as
+// well; a line begins while half of a minute's worth is there, so that a job leaves something to chats.
 package access
 
 import (

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"math"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -149,6 +151,32 @@ func TestSequencesOfAKeyAreCounted(t *testing.T) {
 	if c.Take(3) != nil || c.key.running.Load() != 3 {
 		t.Error("places that were given back are not there")
 	}
+}
+
+// TestWhoIsRefusedTakesNoPlaceFromOthers has some ask for more than there is while one asks for what there is.
+func TestWhoIsRefusedTakesNoPlaceFromOthers(t *testing.T) {
+	t.Parallel()
+	h := newHolder(Key{Limits: Limits{Sequences: 2}}, time.Now())
+	var over atomic.Bool
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for !over.Load() {
+				if h.take(3) {
+					t.Error("three have two places")
+				}
+			}
+		})
+	}
+	for i := range 200_000 {
+		if !h.take(2) {
+			t.Errorf("round %d: two are refused two places", i)
+			break
+		}
+		h.running.Add(-2)
+	}
+	over.Store(true)
+	wg.Wait()
 }
 
 func TestNobodysCallCountsNothing(t *testing.T) {

@@ -58,8 +58,7 @@ func (h *holder) enter(now time.Time) (limit string, wait time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.Limits.Tokens > 0 {
-		h.tokens.fill(now)
-		h.tokens.level -= float64(h.spent.Swap(0))
+		h.settle(now)
 		if wait := h.tokens.until(1); wait > 0 {
 			return "tokens a minute", wait
 		}
@@ -74,11 +73,33 @@ func (h *holder) enter(now time.Time) (limit string, wait time.Duration) {
 	return "", 0
 }
 
-// take takes places for n sequences, if there are.
-func (h *holder) take(n int) bool {
-	if h.running.Add(int64(n)) > int64(h.Limits.Sequences) && h.Limits.Sequences > 0 {
-		h.running.Add(-int64(n))
-		return false
+// behind is how long work waits that nobody waits for: until half of a minute's tokens are there again. The
+// other half is left to who waits for an answer.
+func (h *holder) behind(now time.Time) time.Duration {
+	if h.Limits.Tokens == 0 {
+		return 0
 	}
-	return true
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.settle(now)
+	return h.tokens.until(h.tokens.perMinute / 2)
+}
+
+// settle charges the bucket for what was spent. mu is held.
+func (h *holder) settle(now time.Time) {
+	h.tokens.fill(now)
+	h.tokens.level -= float64(h.spent.Swap(0))
+}
+
+// take takes places for n sequences, if there are. Who is refused takes none meanwhile.
+func (h *holder) take(n int) bool {
+	for {
+		now := h.running.Load()
+		if h.Limits.Sequences > 0 && now+int64(n) > int64(h.Limits.Sequences) {
+			return false
+		}
+		if h.running.CompareAndSwap(now, now+int64(n)) {
+			return true
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -135,14 +136,7 @@ func (g *Guard) find(text string) *holder {
 	if !ok {
 		return nil
 	}
-	g.mu.Lock()
-	if g.o.Now().Sub(g.looked) >= reread {
-		if err := g.read(); err != nil {
-			g.o.Errors.Error("the keys as they were last are still in force", "err", err)
-		}
-	}
-	h := g.keys[id]
-	g.mu.Unlock()
+	h := g.holder(id)
 	if h == nil {
 		nobody.opens(secret)
 		return nil
@@ -151,6 +145,30 @@ func (g *Guard) find(text string) *holder {
 		return nil
 	}
 	return h
+}
+
+// holder returns the key of an id; nil: none in force has it.
+func (g *Guard) holder(id string) *holder {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.o.Keys != "" && g.o.Now().Sub(g.looked) >= reread {
+		if err := g.read(); err != nil {
+			g.o.Errors.Error("the keys as they were last are still in force", "err", err)
+		}
+	}
+	return g.keys[id]
+}
+
+// Behind returns a context for work that the key of an id has left behind, such as a line of a batch job: its
+// tokens are charged to the key. It is not to begin before wait is over. What a key has left behind that was
+// revoked since goes on, and so does what was left without one.
+func (g *Guard) Behind(ctx context.Context, id string) (_ context.Context, wait time.Duration) {
+	h := g.holder(id)
+	if h == nil {
+		return ctx, 0
+	}
+	now := g.o.Now()
+	return (&Call{key: h, begun: now, now: g.o.Now}).in(ctx), h.behind(now)
 }
 
 // Count is how many keys are in force.

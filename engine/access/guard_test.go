@@ -206,6 +206,38 @@ func TestLimitsGet429AndATimeThatHolds(t *testing.T) {
 	}
 }
 
+// TestWorkLeftBehindIsChargedAndLeavesAHalf spends a key's tokens on work that nobody waits for.
+func TestWorkLeftBehindIsChargedAndLeavesAHalf(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{Keys: "yes"})
+	k := b.create(Key{Name: "lines", Scopes: []Scope{Chat, Batch}, Limits: Limits{Tokens: 120}})
+	b.save()
+	spend := func(id string, n int) (wait time.Duration) {
+		ctx, wait := b.guard.Behind(t.Context(), id)
+		From(ctx).Prompt(n)
+		return wait
+	}
+	if wait := spend(k.ID, 61); wait != 0 {
+		t.Errorf("with nothing spent it waits %v", wait)
+	}
+	if wait := spend(k.ID, 0); wait != 500*time.Millisecond {
+		t.Errorf("with 59 of 120 left it waits %v, want half a second", wait)
+	}
+	if r := b.do("POST", "/v1/completions", b.with("lines")); r.StatusCode != http.StatusOK {
+		t.Errorf("who waits for an answer gets status %d while a half is left", r.StatusCode)
+	}
+	spend(k.ID, 54)
+	if r := b.do("POST", "/v1/completions", b.with("lines")); r.StatusCode != http.StatusTooManyRequests {
+		t.Errorf("who waits for an answer gets status %d when all is spent", r.StatusCode)
+	}
+	if wait := spend("none", 1000); wait != 0 {
+		t.Errorf("what no key has left behind waits %v", wait)
+	}
+	if wait := spend(k.ID, 0); wait < 30*time.Second {
+		t.Errorf("with nothing left it waits %v, want half a minute", wait)
+	}
+}
+
 func TestKeysAreMadeAndRevokedWhileItRuns(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Options{Keys: "yes"})

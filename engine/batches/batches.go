@@ -102,6 +102,7 @@ type Batch struct {
 	Model      string // that computes it, as Options.Model has it
 
 	stamp time.Time // that stands in its answers
+	owner string    // API key; empty: none was asked for
 }
 
 // Done reports whether the batch has ended.
@@ -120,7 +121,8 @@ type Answerer interface {
 	// Check returns what is wrong with a request, without computing anything.
 	Check(path string, body []byte) *serve.Problem
 	// Answer answers a request; status 0 means that ctx has ended. What it holds of the answer counts as
-	// used until then: ctx ends when the answer is recorded. 429 means that there is no room now.
+	// used until then: ctx ends when the answer is recorded. 429 means that there is no room now. OwnerOf(ctx)
+	// is the key that has begun the batch.
 	Answer(ctx context.Context, path string, body []byte, stamp serve.Stamp) (status int, answer []byte)
 }
 

@@ -41,7 +41,7 @@ func (s *Store) Create(ctx context.Context, w Work) (*Batch, error) {
 	}
 	b := &Batch{
 		ID: newID("batch_"), Input: w.Input, Endpoint: w.Endpoint, Metadata: w.Metadata, Status: InProgress,
-		Created: s.now(), Total: len(lines), Validation: bad, Model: s.o.Model, stamp: w.Stamp,
+		Created: s.now(), Total: len(lines), Validation: bad, Model: s.o.Model, stamp: w.Stamp, owner: OwnerOf(ctx).ID,
 	}
 	b.Expires = b.Created.Add(Window)
 	if len(bad) > 0 {
@@ -217,7 +217,7 @@ func (s *Store) Batches(ctx context.Context, after string, limit int) ([]*Batch,
 func (s *Store) batches(ctx context.Context, where string, args ...any) (list []*Batch, err error) {
 	from, args := theirs(ctx, "batches", args)
 	rows, err := s.db.QueryContext(ctx, `SELECT id, input, endpoint, metadata, status, created, expires, ended, total, completed,
-		failed, output, error_file, errors, model, stamp FROM `+from+" "+where, args...)
+		failed, output, error_file, errors, model, stamp, owner FROM `+from+" "+where, args...)
 	if err != nil {
 		return nil, fmt.Errorf("batches: %w", err)
 	}
@@ -227,7 +227,7 @@ func (s *Store) batches(ctx context.Context, where string, args ...any) (list []
 		var metadata, wrong string
 		var created, expires, ended, stamp int64
 		if err := rows.Scan(&b.ID, &b.Input, &b.Endpoint, &metadata, &b.Status, &created, &expires, &ended, &b.Total, &b.Completed,
-			&b.Failed, &b.Output, &b.ErrorFile, &wrong, &b.Model, &stamp); err != nil {
+			&b.Failed, &b.Output, &b.ErrorFile, &wrong, &b.Model, &stamp, &b.owner); err != nil {
 			return nil, fmt.Errorf("batches: %w", err)
 		}
 		b.Created, b.Expires, b.stamp = time.Unix(created, 0), time.Unix(expires, 0), time.Unix(stamp, 0)

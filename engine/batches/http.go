@@ -9,7 +9,9 @@ import (
 	"mime/multipart"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -319,8 +321,8 @@ func (h *Handler) create(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	switch {
-	case q.Endpoint != "/v1/chat/completions" && q.Endpoint != "/v1/completions":
-		serve.Refuse(w, http.StatusBadRequest, "endpoint", "endpoint: want /v1/chat/completions or /v1/completions")
+	case !slices.Contains(serve.Paths, q.Endpoint):
+		serve.Refuse(w, http.StatusBadRequest, "endpoint", "endpoint: want one of "+strings.Join(serve.Paths, ", "))
 		return
 	case q.Window != "24h":
 		serve.Refuse(w, http.StatusBadRequest, "completion_window", "completion_window: want 24h")

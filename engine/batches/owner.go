@@ -19,7 +19,8 @@ func WithOwner(ctx context.Context, o Owner) context.Context {
 	return context.WithValue(ctx, ownerKey{}, o)
 }
 
-func ownerOf(ctx context.Context) Owner {
+// OwnerOf is what WithOwner has said. That of a line is who has begun its batch.
+func OwnerOf(ctx context.Context) Owner {
 	if o, ok := ctx.Value(ownerKey{}).(Owner); ok {
 		return o
 	}
@@ -28,7 +29,7 @@ func ownerOf(ctx context.Context) Owner {
 
 // theirs is a table as the owner of ctx sees it, for FROM, with one more argument if needed.
 func theirs(ctx context.Context, table string, args []any) (string, []any) {
-	o := ownerOf(ctx)
+	o := OwnerOf(ctx)
 	if o.All {
 		return table, args
 	}
@@ -37,7 +38,7 @@ func theirs(ctx context.Context, table string, args []any) (string, []any) {
 
 // own records to whom something new belongs.
 func own(ctx context.Context, tx *sql.Tx, table, id string) error {
-	if _, err := tx.ExecContext(ctx, "UPDATE "+table+" SET owner = $1 WHERE id = $2", ownerOf(ctx).ID, id); err != nil {
+	if _, err := tx.ExecContext(ctx, "UPDATE "+table+" SET owner = $1 WHERE id = $2", OwnerOf(ctx).ID, id); err != nil {
 		return fmt.Errorf("batches: %w", err)
 	}
 	return nil

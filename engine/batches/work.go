@@ -240,7 +240,7 @@ func (s *Store) answer(ctx context.Context, b *Batch, in *os.File, p place) erro
 // try computes a line once, and records its answer unless it is to be tried again. The memory that the
 // answer takes is its own until then.
 func (s *Store) try(ctx context.Context, b *Batch, n int, l *line, failures *int) (again bool, err error) {
-	once, forget := context.WithCancel(ctx)
+	once, forget := context.WithCancel(WithOwner(ctx, Owner{ID: b.owner}))
 	defer forget()
 	status, out := s.o.Answerer.Answer(once, l.URL, l.Body, stamp(b, l))
 	switch {

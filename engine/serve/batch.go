@@ -6,14 +6,15 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// paths of requests that a batch may have.
-var paths = map[string]kind{"/v1/completions": plainText, "/v1/chat/completions": chatText}
+// Paths are those of requests that a batch may have.
+var Paths = []string{plainText: "/v1/completions", chatText: "/v1/chat/completions", responseText: "/v1/responses"}
 
 // Stamp is what tells an answer from others that say the same: a line of a batch has the same one whenever
 // it is computed.
@@ -73,8 +74,8 @@ func (h *Handler) Check(path string, body []byte) *Problem {
 
 // batchReply reads a request of a batch.
 func (h *Handler) batchReply(path string, body []byte, stamp Stamp) (*reply, *failure) {
-	k, ok := paths[path]
-	if !ok {
+	k := kind(slices.Index(Paths, path))
+	if k < 0 {
 		return nil, invalid(http.StatusNotFound, "", "POST %.100s is not answered here", path)
 	}
 	ask, f := h.parse(body, k, stamp.seed)

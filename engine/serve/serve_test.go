@@ -579,7 +579,7 @@ func TestLinesOfBatchesAreAnsweredAside(t *testing.T) {
 }
 
 func TestAnswersWithAStampAreTheSameBytes(t *testing.T) {
-	f := &fake{say: calling, got: make(chan Request, 4)}
+	f := &fake{say: calling, got: make(chan Request, 5)}
 	h := New(f, Options{Model: "tiny"})
 	body := []byte(strings.Replace(withTools, "{", `{"temperature":1,`, 1) + `}`)
 	at := time.Unix(1_800_000_000, 0)
@@ -591,6 +591,12 @@ func TestAnswersWithAStampAreTheSameBytes(t *testing.T) {
 	}
 	if a, b, c := <-f.got, <-f.got, <-f.got; a.Sampling.Seed != b.Sampling.Seed || a.Sampling.Seed == c.Sampling.Seed {
 		t.Errorf("seeds %d, %d and %d, want the first two alike", a.Sampling.Seed, b.Sampling.Seed, c.Sampling.Seed)
+	}
+	input := []byte(`{"input":"x"}`)
+	_, one = h.Answer(t.Context(), "/v1/responses", input, NewStamp(at, []byte("a")))
+	_, two = h.Answer(t.Context(), "/v1/responses", input, NewStamp(at, []byte("a")))
+	if string(one) != string(two) || !strings.Contains(string(one), `"object":"response"`) || !strings.Contains(string(one), `"created_at":1800000000`) {
+		t.Errorf("%s\n%s", one, two)
 	}
 	if p := h.Check("/v1/chat/completions", body); p != nil {
 		t.Errorf("Check: %+v", p)
