@@ -15,6 +15,9 @@ import (
 // with the least picks under way, counting those that this batch has given it, each times what a pick
 // costs it. Ties go to the first in the list, which the dispatcher turns by
 // one each time. A pick that no member holds goes to the fallback if there is one.
+//
+// Members on trial (Member.Trial) get a small share of the rows where others hold the experts too, and all
+// that only they hold.
 type chooser struct {
 	members  []candidate
 	fallback *Member // last in the count of destinations; nil: none
@@ -23,6 +26,9 @@ type chooser struct {
 	a        assignment
 	parts    []*job // of the batch that is being cut, by destination
 	cuts     cuts
+
+	trials int // members that are on trial
+	spare  int // rows that those may be given still where others hold the experts
 }
 
 // candidate is a member that holds something of the layer at hand.
@@ -35,6 +41,7 @@ type candidate struct {
 	quota int     // rows that it may be given; 0: any number
 	given int     // rows that it was
 	row   int     // the last row of which it was given a pick, plus 1
+	trial bool    // see Member.Trial
 }
 
 // level makes the paces comparable: powers of two, 1 for the quickest and for those of whom nothing is
@@ -59,6 +66,11 @@ func (c *chooser) level() {
 // holds reports whether the member may be given a pick of a row.
 func (k *candidate) holds(expert, row int) bool {
 	return has(k.words, expert) && (k.quota == 0 || k.given < k.quota || k.row == row+1)
+}
+
+// may is holds, and reports whether the member may be given what others may too.
+func (c *chooser) may(k *candidate, expert, row int) bool {
+	return k.holds(expert, row) && (!k.trial || c.spare > 0 || k.row == row+1)
 }
 
 // assign decides about all picks of b.
@@ -176,12 +188,24 @@ func (c *chooser) sole(expert, row int) int32 {
 
 // best returns which of those who hold an expert computes it for a row.
 func (c *chooser) best(expert, row int) int {
-	best := -1
+	best, proven := -1, c.trials == 0
 	for i := range c.members {
 		k := &c.members[i]
-		if k.holds(expert, row) && (best < 0 || c.better(k, &c.members[best], row)) {
+		if c.may(k, expert, row) && (best < 0 || c.better(k, &c.members[best], row)) {
 			best = i
 		}
+		proven = proven || !k.trial && k.holds(expert, row)
+	}
+	switch {
+	case !proven: // only those on trial hold it
+		for i := range c.members {
+			k := &c.members[i]
+			if k.holds(expert, row) && (best < 0 || c.better(k, &c.members[best], row)) {
+				best = i
+			}
+		}
+	case c.members[best].trial && c.members[best].row != row+1:
+		c.spare--
 	}
 	return best
 }

@@ -64,6 +64,7 @@ type Dispatcher struct {
 	mu      sync.Mutex // never held while anything is computed or copied
 	members []*Member
 	budget  budget
+	trials  trials
 	turn    int
 	changed chan struct{} // closed and replaced when somebody joins or has more
 }
@@ -201,20 +202,20 @@ type view struct {
 // leastRows is how many rows are not divided among members of which one is enough.
 const leastRows = 32
 
-// look fills c with the members that may compute something of a layer for a job.
-func (d *Dispatcher) look(c *chooser, layer int, tried []*Member, now time.Time) view {
+// look fills c with the members that may compute something of a job's batch.
+func (d *Dispatcher) look(c *chooser, b *moe.Batch, tried []*Member, now time.Time) view {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	c.members, c.fallback, c.least = c.members[:0], nil, leastRows
+	c.members, c.fallback, c.least, c.trials, c.spare = c.members[:0], nil, leastRows, 0, 0
 	v := view{changed: d.changed}
 	d.turn++
 	for i := range d.members {
 		m := d.members[(d.turn+i)%len(d.members)]
-		words := m.set.layer(layer)
+		words := m.set.layer(b.Layer)
 		if words == nil || member(tried, m) {
 			continue
 		}
-		k := candidate{m: m, set: m.set, words: words, load: m.load}
+		k := candidate{m: m, set: m.set, words: words, load: m.load, trial: m.trial}
 		switch b := &m.breaker; b.ask(now) {
 		case refuse:
 			if b.state == tripped && b.probation > 0 && (v.retry.IsZero() || b.until.Before(v.retry)) {
@@ -226,12 +227,27 @@ func (d *Dispatcher) look(c *chooser, layer int, tried []*Member, now time.Time)
 		}
 		k.pace = m.pace.get(now)
 		c.members = append(c.members, k)
+		if k.trial {
+			c.trials++
+		}
+	}
+	if c.trials > 0 {
+		c.spare = d.trials.lend(b.Rows, len(tried) == 0)
 	}
 	if d.fallback != nil && !member(tried, d.fallback) {
 		c.fallback = d.fallback
 	}
 	c.level()
 	return v
+}
+
+// giveBack takes back what look has lent to members on trial and c has not given them.
+func (d *Dispatcher) giveBack(c *chooser) {
+	if c.spare > 0 {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.trials.given -= int64(c.spare)
+	}
 }
 
 // spend allows picks to be sent a second time, or does not.

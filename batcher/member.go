@@ -18,6 +18,7 @@ type Member struct {
 	// Guarded by d.mu.
 	set     *Set // replaced, never changed
 	left    bool
+	trial   bool
 	calls   int // dispatches under way
 	load    int // picks under way
 	counts  Counts
@@ -48,6 +49,15 @@ func (m *Member) Update(holds *Set) {
 	m.set = holds
 	m.breaker.reset()
 	m.d.tell()
+}
+
+// Trial says whether the member is on trial: nobody knows yet what its answers are worth. Those who are get
+// trialShare of the rows at most, all of them together, where others but the fallback hold the experts too, and
+// all that only they hold.
+func (m *Member) Trial(on bool) {
+	m.d.mu.Lock()
+	defer m.d.mu.Unlock()
+	m.trial = on && !m.local
 }
 
 // Leave takes the member out: nothing more is sent to it. What is under way may still be answered. The

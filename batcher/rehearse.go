@@ -27,8 +27,9 @@ type Dispatched struct {
 // Dispatch divides b among the members, those of not aside, as Forward would at the time now, and notes the
 // parts as begun. Whoever calls it ends each part that has a member.
 func (r *Rehearsal) Dispatch(now time.Time, b *moe.Batch, not []*Member) ([]Dispatched, error) {
-	r.d.look(&r.c, b.Layer, not, now)
+	r.d.look(&r.c, b, not, now)
 	parts, err := Split(b, len(r.c.members), r.c.choose)
+	r.d.giveBack(&r.c)
 	if err != nil {
 		return nil, err
 	}

@@ -105,8 +105,9 @@ func (s *spread) serveOther(j *job) {
 // the job.
 func (s *spread) choose(j *job) *job {
 	c := s.d.choosers.Get().(*chooser)
-	v := s.d.look(c, j.batch.Layer, j.tried, time.Now())
+	v := s.d.look(c, j.batch, j.tried, time.Now())
 	c.assign(j.batch)
+	s.d.giveBack(c)
 	var part *job
 	dest, sole := c.a.sole()
 	if sole {

@@ -46,6 +46,7 @@ type Stats struct {
 	Name  string
 	Local bool // the fallback
 	Down  bool // it failed, and is passed over
+	Trial bool // see Member.Trial
 	Counts
 	Faults Faults       // of Failures, by kind
 	Layers []LayerStats // that it was sent something of, ascending
@@ -193,7 +194,7 @@ func (c *Counts) ended(o *outcome) {
 // snapshot returns the counters. d.mu is held.
 func (m *Member) snapshot(now time.Time) Stats {
 	s := Stats{
-		Name: m.name, Local: m.local, Counts: m.counts, Faults: m.faults, Calls: m.calls, InFlight: m.load,
+		Name: m.name, Local: m.local, Trial: m.trial, Counts: m.counts, Faults: m.faults, Calls: m.calls, InFlight: m.load,
 		Deadline: m.late, PerPick: time.Duration(m.pace.get(now) * float64(time.Second)),
 	}
 	switch leave := m.breaker.ask(now); {

@@ -21,9 +21,9 @@ type AuditOptions struct {
 	Share float64       // of one processor's time that this takes; 0: 0.02
 	Hold  time.Duration // how long a row waits for others to be recomputed with; 0: 10 s
 
-	// Convict keeps the evidence against a worker, which is not let in again, and returns its hash. It may
-	// be nil.
-	Convict func(audit.Finding) (ledger.Hash, error)
+	// Convict keeps the evidence against a worker, which is not let in again, nor who has the same token, and
+	// returns its hash. It may be nil.
+	Convict func(f audit.Finding, token seal.TokenID) (ledger.Hash, error)
 }
 
 // errConvicted is why a worker is sent away whose answers are wrong.
@@ -36,16 +36,24 @@ type auditor struct {
 	o AuditOptions
 	a *audit.Auditor
 
-	mu   sync.Mutex
-	good map[seal.PublicKey]int // rows found right in sessions before; under mu
+	mu    sync.Mutex
+	known map[seal.PublicKey]*known // under mu
+}
+
+// known is what is remembered of a worker.
+type known struct {
+	record *audit.Record
+	token  seal.TokenID // by which it came last
 }
 
 // maxKnown is how many workers that have left are remembered.
 const maxKnown = 1 << 14
 
 func newAuditor(s *Swarm, o AuditOptions) *auditor {
-	a := &auditor{s: s, o: o, good: map[seal.PublicKey]int{}}
-	a.a = audit.New(audit.Options{Judge: a.judge, Found: a.found, Every: o.Every, Share: o.Share, Hold: o.Hold})
+	a := &auditor{s: s, o: o, known: map[seal.PublicKey]*known{}}
+	a.a = audit.New(audit.Options{
+		Judge: a.judge, Found: a.found, Trial: a.trial, Every: o.Every, Share: o.Share, Hold: o.Hold,
+	})
 	return a
 }
 
@@ -82,13 +90,14 @@ func (a *auditor) found(f audit.Finding) {
 	var hash ledger.Hash
 	var err error
 	if a.o.Convict != nil {
-		hash, err = a.o.Convict(f)
+		hash, err = a.o.Convict(f, a.tokenOf(f.Worker))
 	}
 	if hash == (ledger.Hash{}) { // a report of a wrong row names something
 		hash = ledger.Hash{31: 1}
 	}
 	a.s.mu.Lock()
 	defer a.s.mu.Unlock()
+	a.s.proving = slices.DeleteFunc(a.s.proving, func(x *accounts) bool { return x.w.key == f.Worker })
 	for _, w := range slices.Concat(a.s.present, a.s.parting, a.s.judged) { // whose last report is still to come
 		if w.key == f.Worker {
 			w.checked.convict(hash, f.Session)
@@ -112,26 +121,50 @@ type checked struct {
 }
 
 // begin begins a session. A nil auditor gives nil.
-func (a *auditor) begin(key seal.PublicKey) *checked {
+func (a *auditor) begin(key seal.PublicKey, token seal.TokenID) *checked {
 	if a == nil {
 		return nil
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return &checked{a: a, w: a.a.Worker(key, a.good[key])}
+	k := a.known[key]
+	if k == nil {
+		k = &known{record: audit.NewRecord(0)}
+		if len(a.known) < maxKnown {
+			a.known[key] = k
+		}
+	}
+	k.token = token
+	return &checked{a: a, w: a.a.Worker(key, k.record)}
 }
 
-// end remembers how good the worker was.
-func (c *checked) end(key seal.PublicKey) {
-	if c == nil {
-		return
+// tokenOf returns the token by which a worker came last; zeros: it is not known.
+func (a *auditor) tokenOf(key seal.PublicKey) (token seal.TokenID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if k := a.known[key]; k != nil {
+		token = k.token
 	}
-	c.a.mu.Lock()
-	defer c.a.mu.Unlock()
-	if _, known := c.a.good[key]; known || len(c.a.good) < maxKnown {
-		c.a.good[key] = c.w.Good()
+	return token
+}
+
+// trial is audit.Options.Trial.
+func (a *auditor) trial(key seal.PublicKey, on bool) {
+	a.s.mu.Lock()
+	defer a.s.mu.Unlock()
+	for _, w := range a.s.present {
+		if w.key == key {
+			w.member.Trial(on)
+		}
 	}
 }
+
+// probation reports whether nothing of the worker's is paid yet.
+func (c *checked) probation() bool { return c != nil && c.w.Probation() }
+
+// proving reports whether what was signed in a session, which has ended, is paid when the worker's probation
+// ends.
+func (c *checked) proving() bool { return c.probation() && c.w.Undecided() }
 
 // open reports whether rows are still looked at.
 func (c *checked) open() bool { return c != nil && c.w.Open() > 0 }
@@ -155,6 +188,16 @@ func (c *checked) convict(evidence ledger.Hash, session int64) {
 	if session != c.w.ID() {
 		c.more++
 	}
+}
+
+// convicted reports whether a row was wrong.
+func (c *checked) convicted() bool {
+	if c == nil {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.evidence != (ledger.Hash{})
 }
 
 // news reports whether a report would tell something of rows.

@@ -32,13 +32,13 @@ func TestAWorkerThatAnswersWrongIsConvicted(t *testing.T) {
 	var found []audit.Finding
 	l, err := engine.NewLoopback(ctx, engine.LoopbackConfig{
 		Model: m, Workers: 2, Local: m.Experts, Place: engine.ByLayer(m.Layers, m.PerLayer), Home: t.TempDir(),
-		Audit: &engine.AuditOptions{Every: 8, Share: 1, Convict: func(f audit.Finding) (ledger.Hash, error) {
+		Audit: &engine.AuditOptions{Every: 8, Share: 1, Convict: func(f audit.Finding, token seal.TokenID) (ledger.Hash, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			found = append(found, f)
-			return court.Convict(f)
+			return court.Convict(f, token)
 		}},
-		Refuse: func(p seal.Proof) error { return court.Refuse(p.Key) },
+		Refuse: func(p seal.Proof) error { return court.Refuse(p.Key, p.Token.ID) },
 		Wrap: func(i int, x moe.Experts) moe.Experts {
 			var n atomic.Int64
 			return executor(func(ctx context.Context, b *moe.Batch, out *moe.Partials) error {
@@ -179,13 +179,13 @@ func wantEvidence(t *testing.T, court *engine.Court, dir string, want audit.Find
 	if err != nil || bytes.Contains(text, []byte("Worker")) {
 		t.Errorf("the evidence is not sealed, error %v", err)
 	}
-	if err := court.Refuse(want.Worker); err == nil {
+	if err := court.Refuse(want.Worker, seal.TokenID{}); err == nil {
 		t.Error("who was convicted is let in")
 	}
 	if err := court.Pardon(want.Worker); err != nil {
 		t.Error(err)
 	}
-	if err := court.Refuse(want.Worker); err != nil {
+	if err := court.Refuse(want.Worker, seal.TokenID{}); err != nil {
 		t.Error(err)
 	}
 	if err := court.Pardon(want.Worker); err == nil {
@@ -199,17 +199,17 @@ func TestOldEvidenceIsRemoved(t *testing.T) {
 	home := engine.Home(t.TempDir())
 	court := home.OpenCourt(seal.NewKey(), func() time.Time { return now })
 	finding := audit.Finding{Worker: seal.NewKey().Public(), Answer: audit.Answer{Sum: []int64{1}}}
-	first, err := court.Convict(finding)
+	first, err := court.Convict(finding, seal.TokenID{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	now = now.Add(91 * 24 * time.Hour)
 	finding.Answer.Sum[0]++
-	if again, err := court.Convict(finding); err != nil || again != first {
+	if again, err := court.Convict(finding, seal.TokenID{}); err != nil || again != first {
 		t.Fatalf("a second row of the same worker is kept as %x, error %v", again[:4], err)
 	}
 	finding.Worker = seal.NewKey().Public()
-	second, err := court.Convict(finding)
+	second, err := court.Convict(finding, seal.TokenID{})
 	if err != nil {
 		t.Fatal(err)
 	}

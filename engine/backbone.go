@@ -148,7 +148,7 @@ func (o *BackboneOptions) identity() (c SwarmConfig, root seal.Key, err error) {
 // refuse says why a worker is not wanted: it has answered wrong, or its token was revoked here, or has been
 // used up.
 func (o *BackboneOptions) refuse(p seal.Proof) error {
-	if err := o.court.Refuse(p.Key); err != nil {
+	if err := o.court.Refuse(p.Key, p.Token.ID); err != nil {
 		return err
 	}
 	return o.tokens.Use(context.Background(), p.Token, p.Key)

@@ -15,6 +15,7 @@ import (
 	"kvasir/engine/audit"
 	"kvasir/engine/ledger"
 	"kvasir/internal/moe"
+	"kvasir/wire/seal"
 )
 
 // TestNobodyIsToBlameForOthersThatComeAndGo has honest workers leave and others join, some be slow so that they
@@ -32,7 +33,7 @@ func TestNobodyIsToBlameForOthersThatComeAndGo(t *testing.T) {
 	l, err := engine.NewLoopback(ctx, engine.LoopbackConfig{
 		Model: m, Workers: 3, Local: m.Experts,
 		Place: func(i, n int) *batcher.Set { return engine.ByLayer(m.Layers, m.PerLayer)(i/2, (n+1)/2) }, // some of it twice
-		Audit: &engine.AuditOptions{Every: 1, Share: 1, Hold: 10 * time.Millisecond, Convict: func(f audit.Finding) (ledger.Hash, error) {
+		Audit: &engine.AuditOptions{Every: 1, Share: 1, Hold: 10 * time.Millisecond, Convict: func(f audit.Finding, _ seal.TokenID) (ledger.Hash, error) {
 			found = append(found, f)
 			return ledger.Hash{1}, nil
 		}},

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -52,9 +53,10 @@ func (h Home) OpenCourt(backbone seal.Key, now func() time.Time) *Court {
 	return c
 }
 
-// Convict keeps the evidence and the name, and returns the hash of the evidence. Of a worker that is convicted
-// already the first piece is enough: else one with a thousand wrong rows would push out all others'.
-func (c *Court) Convict(f audit.Finding) (hash ledger.Hash, err error) {
+// Convict keeps the evidence, the name and the token by which the worker came, if that is known, and returns the
+// hash of the evidence. Of a worker that is convicted already the first piece is enough: else one with a thousand
+// wrong rows would push out all others'.
+func (c *Court) Convict(f audit.Finding, token seal.TokenID) (hash ledger.Hash, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if all, err := c.Convicted(); err == nil {
@@ -67,7 +69,7 @@ func (c *Court) Convict(f audit.Finding) (hash ledger.Hash, err error) {
 		panic("BUG: " + err.Error()) // numbers and bytes
 	}
 	hash = sha256.Sum256(text)
-	return hash, errors.Join(c.keep(hash, text), c.name(f.Worker, hash))
+	return hash, errors.Join(c.keep(hash, text), c.name(f.Worker, hash, hashOfToken(token)))
 }
 
 func (c *Court) aead() cipher.AEAD {
@@ -150,34 +152,52 @@ type Conviction struct {
 	Worker   seal.PublicKey
 	At       time.Time
 	Evidence ledger.Hash
+	Token    ledger.Hash // of the id of the token by which it came: whoever has that is not let in either; zeros: not known
+}
+
+// hashOfToken is what is kept of a token, which is somebody's secret.
+func hashOfToken(id seal.TokenID) ledger.Hash {
+	if id == (seal.TokenID{}) {
+		return ledger.Hash{}
+	}
+	return sha256.Sum256(append([]byte("convicted token 1 "), id[:]...))
 }
 
 // name adds a worker to those that are convicted.
-func (c *Court) name(worker seal.PublicKey, hash ledger.Hash) error {
+func (c *Court) name(worker seal.PublicKey, hash, token ledger.Hash) error {
 	path, err := c.home.path("convicted")
 	if err != nil {
 		return err
 	}
-	line := fmt.Sprintf("%s %d %x", worker, c.now().Unix(), hash)
+	line := Conviction{worker, c.now(), hash, token}.line()
 	return appendLine(path, line, func(line string) bool { _, err := parseConviction(line); return err == nil })
 }
 
+// line is how the file has it. A version before this one knew no token.
+func (v Conviction) line() string {
+	return fmt.Sprintf("%s %d %x %x", v.Worker, v.At.Unix(), v.Evidence, v.Token)
+}
+
 func parseConviction(line string) (v Conviction, err error) {
-	key, rest, _ := strings.Cut(line, " ")
-	var at int64
-	var hash string
-	if v.Worker, err = seal.ParsePublicKey(key); err != nil {
+	words := strings.Fields(line)
+	if len(words) != 3 && len(words) != 4 {
+		return v, errors.New("want a key, a time, a hash of evidence, and a hash of a token")
+	}
+	if v.Worker, err = seal.ParsePublicKey(words[0]); err != nil {
 		return v, err
 	}
-	if _, err := fmt.Sscanf(rest, "%d %s", &at, &hash); err != nil {
-		return v, err
-	}
-	raw, err := hex.DecodeString(hash)
-	if err != nil || len(raw) != len(v.Evidence) {
-		return v, errors.New("no hash of evidence")
+	at, err := strconv.ParseInt(words[1], 10, 64)
+	if err != nil {
+		return v, errors.New("no time")
 	}
 	v.At = time.Unix(at, 0).UTC()
-	copy(v.Evidence[:], raw)
+	for i, h := range []*ledger.Hash{&v.Evidence, &v.Token}[:len(words)-2] {
+		raw, err := hex.DecodeString(words[2+i])
+		if err != nil || len(raw) != len(h) {
+			return v, errors.New("no hash")
+		}
+		copy(h[:], raw)
+	}
 	return v, nil
 }
 
@@ -205,22 +225,30 @@ func (c *Court) Convicted() (all []Conviction, err error) {
 	return all, nil
 }
 
-// Refuse returns ErrConvicted for a worker that was convicted.
-func (c *Court) Refuse(worker seal.PublicKey) error {
+// Refuse returns ErrConvicted for a worker that was convicted, and for one that comes by the token of such a
+// worker: it may be the same one with another key.
+func (c *Court) Refuse(worker seal.PublicKey, token seal.TokenID) error {
 	all, err := c.Convicted()
 	if err != nil {
 		return err
 	}
+	const mercy = "who keeps the backbone has the evidence and can let it in again (kvasir ledger pardon)"
+	hash := hashOfToken(token)
 	for _, v := range all {
 		if v.Worker == worker {
-			return fmt.Errorf("%w on %s; who keeps the backbone has the evidence and can let it in again (kvasir ledger pardon)",
-				ErrConvicted, v.At.Format(time.DateOnly))
+			return fmt.Errorf("%w on %s; %s", ErrConvicted, v.At.Format(time.DateOnly), mercy)
+		}
+	}
+	for _, v := range all {
+		if v.Token == hash && hash != (ledger.Hash{}) {
+			return fmt.Errorf("%w, or one that came by the same token, on %s; ask for a token of your own, or %s",
+				ErrConvicted, v.At.Format(time.DateOnly), mercy)
 		}
 	}
 	return nil
 }
 
-// Pardon lets a worker in again; the evidence stays until it is too old.
+// Pardon lets a worker in again, and its token; the evidence stays until it is too old.
 func (c *Court) Pardon(worker seal.PublicKey) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -234,7 +262,7 @@ func (c *Court) Pardon(worker seal.PublicKey) error {
 	}
 	var text strings.Builder
 	for _, v := range kept {
-		fmt.Fprintf(&text, "%s %d %x\n", v.Worker, v.At.Unix(), v.Evidence)
+		fmt.Fprintln(&text, v.line())
 	}
 	path, err := c.home.path("convicted")
 	if err != nil {

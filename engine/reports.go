@@ -62,13 +62,18 @@ func (a *accounts) keep(done <-chan struct{}) {
 
 // after reports what becomes of the rows of a worker that has left: until they are decided nothing settles that
 // was signed since they were drawn, and then it holds, or is void. It begins a goroutine, which ends when that is
-// told, or ctx ends; with too many of them it does not. Swarm.mu is held.
+// told, or ctx ends; with too many of them it does not. What is pending because the worker is in probation waits
+// for a later session of the same worker. Swarm.mu is held.
 func (a *accounts) after(ctx context.Context) {
 	if a == nil {
 		return // nobody reports
 	}
 	s, w := a.s, a.w
-	if !w.checked.open() && !w.checked.news() || len(s.judged) >= maxJudged {
+	if !w.checked.open() && !w.checked.news() {
+		a.prove()
+		return
+	}
+	if len(s.judged) >= maxJudged {
 		return
 	}
 	s.judged = append(s.judged, w)
@@ -85,13 +90,55 @@ func (a *accounts) after(ctx context.Context) {
 		s.judged = slices.DeleteFunc(s.judged, func(x *attached) bool { return x == w })
 		s.mu.Unlock()
 		a.report(reportLast, true)
+		s.mu.Lock()
+		a.prove()
+		s.mu.Unlock()
 	})
 }
 
-// report hands over what has been done since the last report, and what the hub has not confirmed. While the
-// session goes on, one report waits for the hub, and the next one becomes larger. The last one is signed in any
-// case, if what waits is kept here: nobody counts any more what is not signed then.
+// prove keeps the accounts of a session that has ended, all of whose rows are decided, until the worker's
+// probation ends. Swarm.mu is held.
+func (a *accounts) prove() {
+	s := a.s
+	if a.w.checked.convicted() || !a.w.checked.proving() {
+		return
+	}
+	if len(s.proving) == maxJudged {
+		s.proving = slices.Delete(s.proving, 0, 1)
+	}
+	s.proving = append(s.proving, a)
+}
+
+// report hands over what has been done since the last report, and what the hub has not confirmed; once the worker
+// has proved itself, also that its sessions before hold.
 func (a *accounts) report(limit time.Duration, last bool) {
+	if a.tell(limit, last); a.w.checked.probation() {
+		return
+	}
+	s := a.s
+	s.mu.Lock()
+	var mine []*accounts
+	s.proving = slices.DeleteFunc(s.proving, func(x *accounts) bool {
+		same := x.w.key == a.w.key && x != a
+		if same {
+			mine = append(mine, x)
+		}
+		return same
+	})
+	s.mu.Unlock()
+	for _, x := range mine {
+		if !x.tell(limit, true) { // tried again at the next report
+			s.mu.Lock()
+			s.proving = append(s.proving, x)
+			s.mu.Unlock()
+		}
+	}
+}
+
+// tell is report for one session alone. While the session goes on, one report waits for the hub, and the next one
+// becomes larger. The last one is signed in any case, if what waits is kept here: nobody counts any more what is not
+// signed then. It returns false when not all is on the hub's ledger.
+func (a *accounts) tell(limit time.Duration, last bool) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	var wait []*signedReport
@@ -117,6 +164,7 @@ func (a *accounts) report(limit time.Duration, last bool) {
 		a.refused = true
 		a.s.c.Log.Warn("work is not on the hub's ledger yet; it is reported again", "worker", a.w.id, "error", err)
 	}
+	return err == nil
 }
 
 // signedReport is a report with the bytes that were signed.

@@ -109,6 +109,7 @@ type Swarm struct {
 	ending  map[string]bool // hubs that drain, until they are back; under mu
 	parting []*attached     // have left, and their counts are not final; under mu
 	judged  []*attached     // have left, and some of their rows are not decided; under mu
+	proving []*accounts     // of sessions that ended within the worker's probation, the oldest first; under mu
 	left    Metrics         // without workers: what is counted here; under mu
 }
 
@@ -249,10 +250,9 @@ func (s *Swarm) attach(ctx context.Context, a *relay.Accepted) (came bool, err e
 	defer drain(nil)
 	w := &attached{
 		id: a.Worker.Key.Short(), key: a.Worker.Key, token: a.Worker.Token.ID, hub: a.Hub, drain: drain, session: session,
-		lane: lane, checked: s.auditor.begin(a.Worker.Key), ctx: ctx, share: share,
+		lane: lane, checked: s.auditor.begin(a.Worker.Key, a.Worker.Token.ID), ctx: ctx, share: share,
 	}
 	w.gate = newGate(w.checked.wrap(lane))
-	defer w.checked.end(w.key)
 	s.join(w)
 	left := make(chan struct{}) // closed when the worker's counts are final
 	var reports sync.WaitGroup
@@ -389,6 +389,7 @@ func (s *Swarm) join(w *attached) {
 	defer s.mu.Unlock()
 	s.present = append(s.present, w)
 	w.member = s.dispatcher.Join(w.id, w.gate, &batcher.Set{})
+	w.member.Trial(w.checked.probation())
 	s.changedMembers()
 	if s.ending[w.hub] {
 		w.drain(errHubEnds)

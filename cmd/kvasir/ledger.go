@@ -369,7 +369,7 @@ type ledgerConvictedCmd struct{ jsonFlag }
 
 // Help is printed by kvasir ledger convicted --help.
 func (ledgerConvictedCmd) Help() string {
-	return `Workers of whose answers the backbone of this home has found a row wrong. They are not let in any more. The evidence, which is the row and both answers, lies in the home folder for 90 days, encrypted to the backbone's key.
+	return `Workers of whose answers the backbone of this home has found a row wrong. They are not let in any more, nor is who comes by the token of such a worker: it may be the same one with another key. The evidence, which is the row and both answers, lies in the home folder for 90 days, encrypted to the backbone's key.
 
 Example:
 
@@ -415,7 +415,7 @@ type ledgerPardonCmd struct {
 
 // Help is printed by kvasir ledger pardon --help.
 func (ledgerPardonCmd) Help() string {
-	return `What was void stays void, and the evidence stays until it is 90 days old.
+	return `Its token is good again too, unless another that was convicted had it. What was void stays void, and the evidence stays until it is 90 days old.
 
 Example:
 

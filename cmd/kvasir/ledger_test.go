@@ -81,7 +81,7 @@ func TestLedgerCommandsTellTheBooks(t *testing.T) {
 	says("2100-01-31T00:00:00Z            8", "ledger", "rate", "8", "--since", "2100-01-31T00:00:00Z")
 	says("0.01789 KVR", "wallet")
 	says("Nobody was convicted here.", "ledger", "convicted")
-	if _, err := engine.Home(home).OpenCourt(seal.NewKey(), nil).Convict(audit.Finding{Worker: worker}); err != nil {
+	if _, err := engine.Home(home).OpenCourt(seal.NewKey(), nil).Convict(audit.Finding{Worker: worker}, seal.TokenID{1}); err != nil {
 		t.Fatal(err)
 	}
 	says(worker.String(), "ledger", "convicted")

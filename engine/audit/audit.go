@@ -84,6 +84,8 @@ type Options struct {
 	Judge func(layer int, not []seal.PublicKey) (Judge, bool)
 	// Found is told of every wrong row, from the goroutine of Run. It may be nil.
 	Found func(Finding)
+	// Trial is told of every worker whose probation begins anew, or ends, from many goroutines. It may be nil.
+	Trial func(worker seal.PublicKey, on bool)
 
 	Every     int           // rows of a worker of which one is looked at; 512
 	Probation int           // rows of a new worker that are found right before Every holds; 512

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"kvasir/internal/moe"
@@ -55,17 +56,41 @@ type Counts struct {
 	Skipped int64 // should have been looked at, and were not: no room, or no judge in time
 }
 
+// Record is how far a worker is known: how many rows were found right in all its sessions, as far as probation
+// asks. It outlives a session, so that what was pending when one ended is decided in the next.
+type Record struct{ good atomic.Int64 }
+
+// NewRecord returns the record of a worker with so many rows found right.
+func NewRecord(good int) *Record {
+	r := &Record{}
+	r.good.Store(int64(good))
+	return r
+}
+
+// right notes a row, and reports whether it was the last that was wanted.
+func (r *Record) right(want int) bool {
+	for {
+		n := r.good.Load()
+		if n >= int64(want) {
+			return false
+		}
+		if r.good.CompareAndSwap(n, n+1) {
+			return n+1 == int64(want)
+		}
+	}
+}
+
 // Worker is one session of a worker: its answers come in here. It is safe for concurrent use.
 type Worker struct {
 	a   *Auditor
 	id  int64
 	key seal.PublicKey
+	rec *Record
 
 	mu      sync.Mutex
 	random  *rand.ChaCha8
 	left    int   // rows of the present window that are still to come
 	at      int   // the row that is looked at is so many rows away
-	good    int   // rows found right, as far as probation asks
 	turn    int64 // the present one, from 1
 	open    []int // rows that wait, of each turn from the first open one on
 	first   int64 // turn of open[0]
@@ -74,32 +99,27 @@ type Worker struct {
 	taken   Counts // that a Turn has told
 }
 
-// Worker begins a session of a worker with so many rows found right in sessions before.
-func (a *Auditor) Worker(key seal.PublicKey, good int) *Worker {
+// Worker begins a session of a worker with the record of those before.
+func (a *Auditor) Worker(key seal.PublicKey, rec *Record) *Worker {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.sources++
 	seed := a.o.Seed
 	binary.LittleEndian.PutUint64(seed[:], binary.LittleEndian.Uint64(seed[:])^uint64(a.sources))
-	return &Worker{a: a, id: a.sources, key: key, random: rand.NewChaCha8(seed), good: good, turn: 1, first: 1, open: []int{0}}
+	return &Worker{a: a, id: a.sources, key: key, random: rand.NewChaCha8(seed), rec: rec, turn: 1, first: 1, open: []int{0}}
 }
 
 // ID tells sessions apart.
 func (w *Worker) ID() int64 { return w.id }
 
 // Probation says that every row is looked at, and nothing is decided yet.
-func (w *Worker) Probation() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.good < w.a.o.Probation
-}
+func (w *Worker) Probation() bool { return w.rec.good.Load() < int64(w.a.o.Probation) }
 
-// Good is how many rows were found right, as far as probation asks: for Auditor.Worker when the worker
-// comes back.
-func (w *Worker) Good() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.good
+// fall begins a probation, if none is under way.
+func (w *Worker) fall() {
+	if w.rec.good.Swap(0) >= int64(w.a.o.Probation) && w.a.o.Trial != nil {
+		w.a.o.Trial(w.key, true)
+	}
 }
 
 // Answer looks at some rows of an answer, of which nothing is kept. Rows that the worker could not
@@ -115,7 +135,7 @@ func (w *Worker) Answer(b *moe.Batch, out *moe.Partials) {
 func (w *Worker) draw(status []moe.Status) (rows []int32, all bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	all = w.good < w.a.o.Probation
+	all = w.Probation()
 	for r, s := range status {
 		if s == moe.Wide {
 			continue
@@ -167,27 +187,27 @@ func (w *Worker) take(b *moe.Batch, out *moe.Partials, r int, all bool) {
 const sampleBytes = 400
 
 // suspect has every row looked at: somebody disagrees.
-func (w *Worker) suspect() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.good = 0
-}
+func (w *Worker) suspect() { w.fall() }
 
 // resolve notes what has become of a row.
 func (w *Worker) resolve(s *sample, v verdict) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.open[s.turn-w.first]--
 	switch v {
 	case right:
 		w.counts.Checked++
-		w.good = min(w.good+1, w.a.o.Probation)
 	case wrong:
 		w.counts.Checked++
 		w.counts.Wrong++
-		w.good = 0
 	case unknown:
 		w.counts.Skipped++
+	}
+	w.mu.Unlock()
+	switch {
+	case v == wrong:
+		w.fall()
+	case v == right && w.rec.right(w.a.o.Probation) && w.a.o.Trial != nil:
+		w.a.o.Trial(w.key, false)
 	}
 }
 
@@ -209,7 +229,7 @@ func (w *Worker) Turn() Turn {
 	w.taken = w.counts
 	w.turn++
 	w.open = append(w.open, 0)
-	t.Probation = w.good < w.a.o.Probation
+	t.Probation = w.Probation()
 	if !t.Probation {
 		n := 0
 		for n < len(w.open)-1 && w.open[n] == 0 {
@@ -233,12 +253,19 @@ func (w *Worker) Open() (n int) {
 	return n
 }
 
+// Undecided reports whether Turns before this one are not yet told to be decided.
+func (w *Worker) Undecided() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.first < w.turn
+}
+
 // News reports whether a Turn would tell something that the last one did not, beside rows.
 func (w *Worker) News() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	more := w.counts.Checked != w.taken.Checked || w.counts.Skipped != w.taken.Skipped
-	return more || w.good >= w.a.o.Probation && w.first < w.turn && w.open[0] == 0
+	return more || !w.Probation() && w.first < w.turn && w.open[0] == 0
 }
 
 // Counts returns all that was counted so far.
