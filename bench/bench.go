@@ -5,8 +5,8 @@
 // A scenario is a struct of settings with a Run. Dispatch is one layer of experts, in batches of growing
 // size, computed here and on workers behind gateway and hub, or here alone. Decode is a whole model with its experts on workers. Kernels is the same layer here alone, beside
 // the limits of the processor and of the memory. Model is a whole model, here alone. Wire is the path between
-// worker and backbone without any computing, beside the barest ways that move the same bytes. Gate compares
-// counts and ratios with baselines. Swarm is simulated, and computes nothing.
+// worker and backbone without any computing, beside the barest ways that move the same bytes. Relay is many
+// sessions on it. Gate compares counts and ratios with baselines. Swarm is simulated, and computes nothing.
 //
 // What holds for every figure:
 //
@@ -35,6 +35,7 @@ func Scenarios() []About {
 		{DecodeName, "a whole model whose experts are on workers: one micro-batch at a time, and several"},
 		{ModelName, "a whole model: tokens of 1 to 512 sequences together, and a prompt of 512"},
 		{ServeName, "HTTP against the same engine called directly; more than it can do; clients that vanish"},
+		{RelayName, "many sessions through gateway and hub: what they cost, a restart, the death of a hop"},
 		{WireName, "frames, the sealed stream and a gateway's copying against bare TCP and io.Copy"},
 		{SwarmName, "simulated swarms of 10 to 10,000 workers: what they make, and what bounds them"},
 		{GateName, "counts and paired ratios against baselines: fails where something is worse than before"},

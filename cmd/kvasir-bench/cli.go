@@ -53,6 +53,8 @@ type cli struct {
 	Load   duration `help:"Ask three times of what can be answered, for so long (5m; a form of seconds: 10s)." placeholder:"TIME" group:"serve"`
 	Vanish number   `help:"So many clients go in the middle of their streams (1000)." placeholder:"N" group:"serve"`
 
+	Sessions number `help:"Idle sessions (relay; default 500, with --quick 30)." placeholder:"N"`
+
 	Update    bool   `help:"Write what was measured as the new baselines; needs --why." group:"gate"`
 	Why       string `help:"Why the baselines change; it is written beside them." placeholder:"TEXT" group:"gate"`
 	Baselines string `help:"Folder of baselines (default: those built in; with --update bench/baselines)." placeholder:"DIR" group:"gate"`
@@ -61,13 +63,13 @@ type cli struct {
 
 	Usage helpFlag `name:"help" help:"Print help." short:"h"`
 
-	Scenario string   `arg:"" optional:"" default:"dispatch" help:"What to measure: dispatch, expert, decode, bars, reference, kernels, model, serve, wire, swarm, gate; list names them. report FILE… makes BENCHMARKS.md of what --json has printed; compare OLD NEW sets two runs beside each other."`
+	Scenario string   `arg:"" optional:"" default:"dispatch" help:"What to measure: dispatch, expert, decode, bars, reference, kernels, model, serve, wire, relay, swarm, gate; list names them. report FILE… makes BENCHMARKS.md of what --json has printed; compare OLD NEW sets two runs beside each other."`
 	Files    []string `arg:"" optional:"" help:"What --json has printed (report, compare)." placeholder:"FILE"`
 }
 
 // Help is printed by kvasir-bench --help.
 func (cli) Help() string {
-	return `The layer has the dimensions of Qwen3.5-122B-A10B and random weights. dispatch computes every batch here, then by workers behind a gateway and a hub at 0 ms, then at each --rtt, in turns; the largest batch also with several dispatches under way. Every answer is compared with the local one, bit for bit. expert is the same without a network. kernels computes here alone, beside the peak of int8 and the rate of memory. model runs a whole model beside them, and decode has its experts on workers. wire moves bytes over the path between worker and backbone, beside bare TCP. swarm simulates swarms of up to 10,000 workers. gate counts and compares with baselines, and fails where something is worse than it was.
+	return `The layer has the dimensions of Qwen3.5-122B-A10B and random weights. dispatch computes every batch here, then by workers behind a gateway and a hub at 0 ms, then at each --rtt, in turns; the largest batch also with several dispatches under way. Every answer is compared with the local one, bit for bit. expert is the same without a network. kernels computes here alone, beside the peak of int8 and the rate of memory. model runs a whole model beside them, and decode has its experts on workers. wire moves bytes over the path between worker and backbone, beside bare TCP. relay keeps many sessions on it, and restarts the hub under them. swarm simulates swarms of up to 10,000 workers. gate counts and compares with baselines, and fails where something is worse than it was.
 
 Every flag has an environment variable: KVASIR_BATCH is that of --batch. KVASIR_KERNEL chooses the kernels.
 
@@ -83,6 +85,7 @@ Examples:
     kvasir-bench model -m model.gguf --sequences 1,64
     kvasir-bench serve --judge
     kvasir-bench serve --load 5m
+    kvasir-bench relay --sessions 500 --judge
     kvasir-bench --json dispatch > figures.json
     kvasir-bench swarm --workers 1000 --rtt 50ms --churn 0.5
     kvasir-bench gate
@@ -106,6 +109,7 @@ var own = map[string][]string{
 	bench.ModelName:     slices.Concat(modelFlags, []string{"prefill"}, common),
 	bench.ServeName:     {"model", "like", "sequences", "tokens", "seed", "repeat", "budget", "judge", "load", "vanish"},
 	bench.WireName:      {"repeat", "budget", "judge"},
+	bench.RelayName:     {"sessions", "judge"},
 	bench.SwarmName:     slices.Concat(swarmFlags, []string{"batch", "experts", "topk", "hidden", "ffn", "seed", "preset", "judge"}),
 	bench.GateName:      slices.Concat(gateFlags, []string{"repeat"}),
 }

@@ -128,6 +128,8 @@ func (a *app) run(ctx context.Context, args []string) error {
 		return bench.ServeClient(ctx, os.Stdin, a.stdout)
 	case bench.WireName:
 		return a.wire(ctx, c)
+	case bench.RelayName:
+		return a.relay(ctx, c)
 	}
 	return usagef("%q is no scenario; kvasir-bench list names them", c.Scenario)
 }
@@ -419,7 +421,7 @@ func (a *app) wire(ctx context.Context, c *cli) error {
 		var err error
 		report, err = w.Run(ctx, bench.WireObserver{
 			Progress: v.progress.show,
-			Begin:    func(r *bench.WireReport) { v.begin(wireHead(w.Name(), r), c.Quick, t.Head) },
+			Begin:    func(r *bench.WireReport) { v.begin(wireHead(w.Name(), &r.Machine), c.Quick, t.Head) },
 			Row:      func(x bench.WireResult) { v.do(func() error { return t.Row(x) }) },
 		})
 		return report, err

@@ -143,6 +143,26 @@ func TestWirePrintsARowForEveryWay(t *testing.T) {
 	}
 }
 
+func TestRelayPrintsARowForEveryFigure(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("it takes seconds, and with the race detector more")
+	}
+	o := kvasirBench(t, "relay", "--quick", "--sessions=3")
+	if o.status != statusDone {
+		t.Fatalf("exit status %d, standard error %q", o.status, o.stderr)
+	}
+	wantNarrow(t, o.stdout)
+	for _, want := range []string{"3 sessions through gateway and hub", "goroutines of a session at the gateway", "<= 100  yes", "RST of gateway to hub", "An idle session holds"} {
+		if !strings.Contains(o.stdout, want) {
+			t.Errorf("%q is not said:\n%s", want, o.stdout)
+		}
+	}
+	if o = kvasirBench(t, "relay", "--sessions=0"); o.status != statusUsage || !strings.Contains(o.stderr, "--sessions 0, want 1 to") {
+		t.Errorf("%+v", o)
+	}
+}
+
 func TestSwarmSaysWhatBoundsIt(t *testing.T) {
 	t.Parallel()
 	args := []string{"swarm", "--preset=tiny", "--workers=10", "--layers=4", "--batch=32", "--simulate=5s"}

@@ -107,9 +107,8 @@ func serveHead(r *bench.ServeReport) []string {
 	return []string{fmt.Sprintf("%s; streams of %d tokens over loopback, %d threads", s.Model, s.Tokens, s.Threads), machineLine(&r.Machine, s.Kernel)}
 }
 
-// wireHead says what is measured.
-func wireHead(name string, r *bench.WireReport) []string {
-	m := &r.Machine
+// wireHead says what is measured, of what is not computed.
+func wireHead(name string, m *bench.Machine) []string {
 	return []string{name, fmt.Sprintf("%s, %d cores, %s", m.CPU, m.Cores, m.Go)}
 }
 
