@@ -54,6 +54,9 @@ smoke: ## run the commands as a user would, right and wrong
 bench: ## all Go benchmarks, six times, for benchstat: make bench > new.txt
 	@go test -run '^$$' -bench . -benchmem -count 6 ./...
 
+benchmarks: ## run every scenario of kvasir-bench (20 minutes on a quiet machine) and put what it finds into BENCHMARKS.md
+	@bash .ci/benchmarks
+
 benchstat: ## compare two such outputs: make benchstat OLD=old.txt NEW=new.txt
 	@go tool -modfile=internal/tools/go.mod benchstat $(OLD) $(NEW)
 
@@ -70,4 +73,4 @@ clean: ## remove what make has built
 ci: ## everything that CI does
 	@bash .ci/run
 
-.PHONY: help check test race lint vuln cross golden arm64 fuzz soak chaos batches kills smoke bench benchstat update tidy clean ci
+.PHONY: help check test race lint vuln cross golden arm64 fuzz soak chaos batches kills smoke bench benchmarks benchstat update tidy clean ci

@@ -51,6 +51,14 @@ func Make(s *bench.Stored, plots string) (*Page, error) {
 		err = p.model(s)
 	case bench.WireName:
 		err = p.wire(s)
+	case bench.ServeName:
+		err = p.serve(s)
+	case bench.RelayName:
+		err = p.relay(s)
+	case bench.SwarmName:
+		err = p.swarm(s)
+	case bench.GateName:
+		err = p.gate(s)
 	default:
 		err = fmt.Errorf("%w: scenario %q has no page", bench.ErrResults, p.Scenario)
 	}

@@ -74,6 +74,13 @@ func TestOtherScenariosHavePages(t *testing.T) {
 	for want, text := range map[string]string{
 		"| decode | 1 | 7.75 | 129 |":    `{` + machine + `,"settings":{"scenario":"model"},"results":[{"kind":"decode","batch":1,"tokens_per_s":129,"ms_per_step":7.75}]}`,
 		"| frames | package ws | 1.39 |": `{` + machine + `,"settings":{"scenario":"wire"},"results":[{"path":"frames","way":"package ws","gb_per_s":1.39}]}`,
+		"| 64 | 500 | 490 | 98 % | 12.5 | 5 of 6 | yes |": `{` + machine + `,"settings":{"scenario":"serve","model":"m"},"results":[
+{"streams":64,"direct_tokens_per_s":500,"http_tokens_per_s":490,"ratio":0.98,"door_us_per_token":12.5,"pairs":6,"pairs_dropped":1,"identical":true}]}`,
+		"| idle | heap and stacks | 53.5 KiB | at most 64 | met |": `{` + machine + `,"settings":{"scenario":"relay","sessions":500},"results":[
+{"part":"idle","figure":"kib_per_session_end","what":"heap and stacks","unit":"KiB","got":53.5,"want":64,"at_most":true,"verdict":"met"}]}`,
+		"| frame: bytes | 16008 B | 16008 | met |": `{` + machine + `,"settings":{"scenario":"gate","kernel":"avx2"},"lines":[
+{"name":"frame_bytes","kind":"counter","text":"frame: bytes","unit":"B","got":16008,"bound":16008,"verdict":"met"}]}`,
+		"123.0 tokens/s over all sequences": `{` + machine + `,"settings":{"scenario":"swarm","workers":100,"simulate_s":60},"plan":{},"result":{"tokens_per_s":123}}`,
 		"| b | one layer | 13 ms | 250 | 4.00 | 5.5 % | 252 |  | 1.2 % |": `{` + machine + `,"settings":{"scenario":"reference"},"results":[
 {"figure":"b","what":"one layer","rtt_ms":13,"ms_per_token":250,"tokens_per_s":4,"costs_pct":5.5,"arithmetic_ms":252,"published":"1.2 %"}]}`,
 		"| batch 512 at 13 ms, pipelined | stub:gpu, 1Gbit/s | `roofline_share` | at least 0.8 | 0.9 | met |": `{` + machine + `,"settings":{"scenario":"bars"},
@@ -84,8 +91,29 @@ func TestOtherScenariosHavePages(t *testing.T) {
 			t.Errorf("%v: %q is not in %+v", err, want, p)
 		}
 	}
-	if _, err := Make(load(t, `{`+machine+`,"settings":{"scenario":"gate"},"results":[]}`), "p"); !errors.Is(err, bench.ErrResults) {
+	if _, err := Make(load(t, `{`+machine+`,"settings":{"scenario":"none"},"results":[]}`), "p"); !errors.Is(err, bench.ErrResults) {
 		t.Errorf("a scenario without a page: %v", err)
+	}
+}
+
+// Two sizes of swarm are one block, and nothing else is touched.
+func TestPagesOfOneScenarioBecomeOne(t *testing.T) {
+	list := Merge([]*Page{{Scenario: "swarm", Text: "a\n"}, {Scenario: "wire", Text: "w\n"}, {Scenario: "swarm", Text: "b\n", Plots: make([]Plot, 1)}})
+	if len(list) != 2 || list[0].Text != "a\n\nb\n" || len(list[0].Plots) != 1 || list[1].Text != "w\n" {
+		t.Errorf("%+v", list)
+	}
+}
+
+// Every scenario that prints results has a place in the page of this repository.
+func TestEveryScenarioHasItsMarks(t *testing.T) {
+	text, err := os.ReadFile("../../BENCHMARKS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range bench.Scenarios() {
+		if _, err := Update(string(text), []*Page{{Scenario: s.Name}}); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

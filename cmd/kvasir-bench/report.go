@@ -67,6 +67,7 @@ func (a *app) report(c *cli) error {
 		}
 		made = append(made, p)
 	}
+	made = pages.Merge(made)
 	page, err := pages.Update(string(text), made)
 	if err != nil {
 		return fmt.Errorf("%s: %w", into, err)
