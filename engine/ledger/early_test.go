@@ -1,10 +1,14 @@
 package ledger
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // A hub hands on the reports of two sessions in any order, each once: all are credited, and what later ones say
@@ -107,6 +111,38 @@ func whatIsKeptAsideIsBounded(t *testing.T) {
 	wantPending(t, w, s.workers, 12*perPick)
 }
 
+// A hub is put back from an old copy, and what it is given again stands in the old places by chance, but for one
+// report that is new and in the place of another.
+func TestAHubThatLostWhatIsBetweenLosesNothing(t *testing.T) {
+	both(t, aHubThatLostWhatIsBetweenLosesNothing)
+}
+
+func aHubThatLostWhatIsBetweenLosesNothing(t *testing.T) {
+	s := newSwarm(t, 3)
+	one, two, three := next(t, s.reporter(1, 0), 1), next(t, s.reporter(2, 1), 2), next(t, s.reporter(3, 2), 4)
+	fill := func(h *Hub, signed ...[]byte) {
+		t.Helper()
+		for _, b := range signed {
+			_, _, err := h.Claim(t.Context(), s.grant, b)
+			must(t, err)
+		}
+	}
+	before, w := openHub(t, temp(t)), openWallet(t, temp(t), s)
+	fill(before, one, three)
+	poll(t, w, before)
+	wantPending(t, w, s.workers, perPick, 0, 4*perPick)
+	// In the place of the first is what nobody has read; the second is as it was.
+	restored := openHub(t, temp(t))
+	fill(restored, two, three)
+	_, err := w.Poll(t.Context(), "hub", restored)
+	wantError(t, err, ErrFeedBack)
+	if !strings.Contains(err.Error(), "has another entry 2 than was read") {
+		t.Errorf("said %v", err)
+	}
+	poll(t, w, restored)
+	wantPending(t, w, s.workers, perPick, 2*perPick, 4*perPick)
+}
+
 // A hub is put back from an old copy, and the last report of a session, which is new, comes to it before those
 // that it has lost: what is not in a wallet is not forgotten for that.
 func TestANewReportAcknowledgesNoneBeforeIt(t *testing.T) {
@@ -144,4 +180,59 @@ func aNewReportAcknowledgesNoneBeforeIt(t *testing.T) {
 	}
 	p.waiting(0, 3)
 	wantMoney(t, p.w, p.s.workers[0], money{pending: 15})
+}
+
+// Whatever a hub shows, and whatever the clocks of those who sign say: an honest poll afterwards finds each nKVR
+// once, and what was wrong was said.
+func TestPollsThatGoWrongGainAndLoseNothing(t *testing.T) {
+	both(t, pollsThatGoWrongGainAndLoseNothing)
+}
+
+func pollsThatGoWrongGainAndLoseNothing(t *testing.T) {
+	s := newSwarm(t, 1)
+	r := s.reporter(1, 0)
+	var signed [][]byte
+	for n, day := range []time.Duration{0, -1, 1, 0, -1, 0} { // clocks jump by a day
+		must(t, r.Count(3, 1<<n))
+		b, err := r.Report(epoch.Add(day*24*time.Hour), true, func(int64) (Traffic, Audit) {
+			return Traffic{}, Audit{Mode: Sampled, Holds: int64(n)}
+		})
+		must(t, err)
+		r.Done(int64(n + 1))
+		signed = append(signed, b)
+	}
+	honest := s.entries(signed...)
+	w := openWallet(t, temp(t), s)
+	paged := func(next func(m memory, at Mark) memory) Feed {
+		return feedFunc(func(_ context.Context, at Mark, _ int) (Page, error) {
+			return Page{Entries: next(honest, at), Last: int64(len(honest))}, nil
+		})
+	}
+	for _, c := range []struct {
+		name string
+		hub  string
+		feed Feed
+		want error
+	}{
+		{"the same page again", "hub", paged(func(m memory, _ Mark) memory { return m[:2] }), ErrBadPage},
+		{"the page before", "hub", paged(func(m memory, at Mark) memory { return m[max(0, at.ID-2):at.ID] }), ErrBadPage},
+		{"backwards", "hub", paged(func(m memory, at Mark) memory { m = slices.Clone(m[at.ID:]); slices.Reverse(m); return m }), ErrBadPage},
+		{"an entry twice", "hub", paged(func(m memory, at Mark) memory { return memory{m[at.ID], m[at.ID]} }), ErrBadPage},
+		{"from an old copy", "hub", honest[:1], ErrFeedBack},
+		{"all again", "hub", honest, nil},
+		{"all twice", "another hub", append(slices.Clone(honest), honest...).renumber(), nil},
+		{"from an old copy, and more", "hub", honest[:3], ErrFeedBack},
+	} {
+		if _, err := w.Poll(t.Context(), c.hub, c.feed); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+	}
+	poll(t, w, honest)
+	poll(t, w, honest)
+	wantMoney(t, w, s.workers[0], money{pending: 32, settled: 31})
+	refused, err := w.Refusals(t.Context(), 10)
+	must(t, err)
+	if len(refused) != 0 {
+		t.Errorf("refused %+v", refused)
+	}
 }

@@ -25,7 +25,7 @@ type Feed interface {
 // Mark is how far a feed was read.
 type Mark struct {
 	ID   int64
-	Hash Hash // Entry.Hash of the entry; zeros: not known
+	Hash Hash // Entry.Mark of the entry, or Entry.Hash where it has none; zeros: not known
 }
 
 // Page is a piece of a feed.
@@ -33,7 +33,7 @@ type Page struct {
 	Entries []Entry `json:"entries"`
 	Last    int64   `json:"last"` // the highest id that the hub has; 0: none
 
-	// Seen is Entry.Hash of the entry that the page follows; none: there is no such entry, or the hub does
+	// Seen is Mark.Hash of the entry that the page follows; none: there is no such entry, or the hub does
 	// not say. A hub that was put back from an old copy has other entries by the same ids.
 	Seen []byte `json:"seen,omitempty"`
 }
@@ -44,10 +44,22 @@ type Entry struct {
 	Grant     string `json:"grant,omitempty"` // text of the backbone's seal.Grant, of a report
 	Report    []byte `json:"report,omitempty"`
 	Statement []byte `json:"statement,omitempty"`
+
+	// Mark is drawn when the hub enters it: one that was put back from an old copy, and is given the same again,
+	// has another entry. None: an older program has entered it.
+	Mark []byte `json:"mark,omitempty"`
 }
 
 // Hash tells entries apart.
 func (e *Entry) Hash() Hash { return sha256.Sum256(slices.Concat(e.Report, e.Statement)) }
+
+// mark is Mark.Hash of the entry.
+func (e *Entry) mark() Hash {
+	if len(e.Mark) == len(Hash{}) {
+		return Hash(e.Mark)
+	}
+	return e.Hash()
+}
 
 const (
 	// PageMax is the most entries of a page.
@@ -70,6 +82,9 @@ func (p *Page) check(id int64, limit int) error {
 	for _, e := range p.Entries {
 		if e.ID <= last || e.ID > p.Last {
 			return fmt.Errorf("%w: entry %d after %d, the last is %d", ErrBadPage, e.ID, last, p.Last)
+		}
+		if len(e.Mark) != 0 && len(e.Mark) != len(Hash{}) {
+			return fmt.Errorf("%w: mark of %d bytes", ErrBadPage, len(e.Mark))
 		}
 		last = e.ID
 	}

@@ -189,9 +189,9 @@ func (h *Hub) enter(ctx context.Context, signed []byte, grant *seal.Grant) (r Re
 			return err
 		}
 		fresh = true
-		_, err = t.insert(ctx, `INSERT INTO reports (id, session, sequence, worker, picks, bytes, signed)
-			SELECT `+nextEntry+`, $1, $2, $3, $4, $5, $6 RETURNING id`,
-			r.Session.String(), r.Sequence, r.Worker.String(), total.Picks, total.Bytes, signed)
+		_, err = t.insert(ctx, `INSERT INTO reports (id, session, sequence, worker, picks, bytes, signed, mark)
+			SELECT `+nextEntry+`, $1, $2, $3, $4, $5, $6, $7 RETURNING id`,
+			r.Session.String(), r.Sequence, r.Worker.String(), total.Picks, total.Bytes, signed, newMark())
 		return err
 	})
 	if err != nil {

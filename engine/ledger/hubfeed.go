@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -36,8 +37,8 @@ func (h *Hub) State(ctx context.Context, signed []byte) (s Statement, fresh bool
 			return err
 		}
 		fresh = true
-		_, err = t.insert(ctx, "INSERT INTO statements (id, session, sequence, signed) SELECT "+nextEntry+
-			", $1, $2, $3 RETURNING id", s.Session.String(), s.Sequence, signed)
+		_, err = t.insert(ctx, "INSERT INTO statements (id, session, sequence, signed, mark) SELECT "+nextEntry+
+			", $1, $2, $3, $4 RETURNING id", s.Session.String(), s.Sequence, signed, newMark())
 		return err
 	})
 	if err != nil {
@@ -67,10 +68,17 @@ func samePlace(ctx context.Context, t *tx, s *Statement, query string, args ...a
 	return true, nil
 }
 
+// newMark returns what an entry is known by again.
+func newMark() []byte {
+	var mark Hash
+	_, _ = rand.Read(mark[:]) // never returns an error
+	return mark[:]
+}
+
 // entries is all that a hub has, as a feed.
-const entries = `(SELECT r.id, s.grant_text AS grant_text, r.signed AS report, NULL AS statement
+const entries = `(SELECT r.id, s.grant_text AS grant_text, r.signed AS report, NULL AS statement, r.mark
 	FROM reports r JOIN sessions s ON s.id = r.session
-	UNION ALL SELECT id, '', NULL, signed FROM statements) e`
+	UNION ALL SELECT id, '', NULL, signed, mark FROM statements) e`
 
 // After is Feed's.
 func (h *Hub) After(ctx context.Context, at Mark, limit int) (page Page, err error) {
@@ -83,17 +91,17 @@ func (h *Hub) After(ctx context.Context, at Mark, limit int) (page Page, err err
 	// What has come since is for the next page, so that Last is true of this one.
 	err = h.file.each(ctx, func(scan func(...any) error) error {
 		var e Entry
-		if err := scan(&e.ID, &e.Grant, &e.Report, &e.Statement); err != nil {
+		if err := scan(&e.ID, &e.Grant, &e.Report, &e.Statement, &e.Mark); err != nil {
 			return err
 		}
 		if e.ID == at.ID {
-			seen := e.Hash()
+			seen := e.mark()
 			page.Seen = seen[:]
 			return nil
 		}
 		page.Entries = append(page.Entries, e)
 		return nil
-	}, "SELECT id, grant_text, report, statement FROM "+entries+" WHERE id >= $1 AND id <= $2 ORDER BY id LIMIT $3",
+	}, "SELECT id, grant_text, report, statement, mark FROM "+entries+" WHERE id >= $1 AND id <= $2 ORDER BY id LIMIT $3",
 		at.ID, page.Last, limit+1)
 	if err != nil {
 		return Page{}, err

@@ -211,7 +211,7 @@ func (w *Wallet) take(ctx context.Context, hub string, after int64, entries []En
 			}
 		}
 		last := entries[len(entries)-1]
-		return t.exec(ctx, "UPDATE feeds SET watermark = $1, hash = $2 WHERE hub = $3", last.ID, last.Hash().hex(), hub)
+		return t.exec(ctx, "UPDATE feeds SET watermark = $1, hash = $2 WHERE hub = $3", last.ID, last.mark().hex(), hub)
 	})
 	if err != nil {
 		return err
