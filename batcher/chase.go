@@ -2,7 +2,7 @@ package batcher
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -21,7 +21,7 @@ const (
 )
 
 // errBeaten ends a hedge whose answer has come from the member that was late.
-var errBeaten = errors.New("batcher: beaten")
+var errBeaten = fmt.Errorf("batcher: beaten: %w", context.Canceled)
 
 // chase is a dispatch that is not waited for without end. The dispatch itself runs where it was sent; a
 // timer rings when it is late.
@@ -40,25 +40,24 @@ type chase struct {
 	j    *job
 	m    *Member
 	begs begun
-	ctx  context.Context // of the dispatch
+	ctx  leash // of the dispatch
 
 	timer *time.Timer // kept from one use to the next
 	done  chan struct{}
 	stage stage
 	start time.Time
 
-	race   moe.LateContext    // ctx is this: it finds Late
-	cancel context.CancelFunc // of the dispatch
-	answer moe.Partials       // of the hedge; its own until hedged is set
+	race   moe.LateContext // of the dispatch: ctx, by which Late is found
+	slab   *slab           // in whose own the hedge's answer is; the hedge's until hedged is set; nil: there was none
+	second leash           // of the hedge, while it runs
 
 	mu      sync.Mutex
-	over    bool                    // the dispatch has ended: nothing is begun any more
-	running bool                    // the hedge has begun
-	hedged  bool                    // and ended
-	err     error                   // how
-	stop    context.CancelCauseFunc // of the hedge, while it runs
-	late    bool                    // the dispatch was given up
-	rings   int                     // that the timer was set and has not rung
+	over    bool  // the dispatch has ended: nothing is begun any more
+	running bool  // the hedge has begun
+	hedged  bool  // and ended
+	err     error // how
+	late    bool  // the dispatch was given up
+	rings   int   // that the timer was set and has not rung
 }
 
 type stage uint8
@@ -77,9 +76,8 @@ func (s *spread) chase(j *job, m *Member, g begun) *chase {
 	c := s.d.chases.Get().(*chase)
 	c.s, c.j, c.m, c.begs, c.start = s, j, m, g, g.at
 	c.over, c.running, c.hedged, c.late, c.err = false, false, false, false, nil
-	c.race.Lates = c
-	c.race.Context, c.cancel = context.WithCancel(s.ctx)
-	c.ctx = &c.race
+	c.race.Lates, c.race.Context = c, &c.ctx
+	c.ctx.tie(&s.ctx)
 	c.stage = untilLate
 	after := g.late
 	switch {
@@ -126,25 +124,26 @@ func (c *chase) ring() {
 	case untilVeryLate:
 		if c.s.hurry || c.s.d.others(c.j, c.m) {
 			c.late = true
-			c.cancel()
+			c.ctx.end(context.Canceled)
 			return
 		}
 		c.stage = untilHopeless
 		c.set(c.begs.giveUp + c.s.d.o.Wait)
 	case untilHopeless:
 		c.late = true
-		c.cancel()
+		c.ctx.end(context.Canceled)
 	}
 }
 
 // hedge has others compute the same, and reports whether that settles the dispatch: it was answered, or
 // has ended in the meantime. c.mu is held when it is called and when it returns.
 func (c *chase) hedge() (settled bool) {
-	ctx, stop := context.WithCancelCause(c.s.ctx)
-	c.running, c.stop = true, stop
+	c.running = true
+	c.second.tie(&c.s.ctx)
 	c.mu.Unlock()
-	err := c.s.d.run(ctx, request{batch: c.j.batch, out: &c.answer, tried: c.j.tried, but: c.m, hurry: true, trace: c.s.trace, over: c})
-	stop(nil)
+	c.slab = c.s.d.slabs.take()
+	err := c.s.d.run(&c.second, request{batch: c.j.batch, out: &c.slab.own, tried: c.j.tried, but: c.m, hurry: true, trace: c.s.trace, over: c})
+	c.second.untie()
 	c.mu.Lock()
 	c.hedged, c.err = true, err
 	if c.over {
@@ -152,7 +151,7 @@ func (c *chase) hedge() (settled bool) {
 		return true
 	}
 	if err == nil {
-		c.cancel()
+		c.ctx.end(context.Canceled)
 	}
 	return err == nil
 }
@@ -168,13 +167,12 @@ func (c *chase) end(err error) (answered, late bool) {
 	}
 	wait := c.running && !c.hedged
 	if wait && err == nil {
-		c.stop(errBeaten)
+		c.second.end(errBeaten)
 	}
 	c.mu.Unlock()
 	if wait {
 		<-c.done
 	}
-	c.cancel()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.running && c.err == nil, c.late
@@ -186,7 +184,11 @@ func (c *chase) release() {
 	idle := c.rings == 0
 	c.mu.Unlock()
 	d := c.s.d
-	c.s, c.j, c.m, c.ctx, c.cancel, c.stop = nil, nil, nil, nil, nil, nil
+	c.ctx.untie()
+	if c.slab != nil {
+		d.slabs.put([]*slab{c.slab})
+	}
+	c.s, c.j, c.m, c.slab = nil, nil, nil, nil
 	if idle {
 		d.chases.Put(c)
 	}

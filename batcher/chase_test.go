@@ -267,6 +267,31 @@ func TestBreakerDoublesAndForgets(t *testing.T) {
 	}
 }
 
+// A history that is kept in order judges as one that is sorted each time.
+func TestHistoryAgreesWithItsTwin(t *testing.T) {
+	rng := seeded(t, 1)
+	var h history
+	var all []time.Duration
+	for range 2000 {
+		took := time.Duration(rng.IntN(50)) * time.Millisecond // so some are equal
+		h.add(64, took)
+		if all = append(all, took); len(all) > historyLen {
+			all = all[1:]
+		}
+		got, ok := h.late(64)
+		if len(all) < historyMin {
+			if ok {
+				t.Fatal("judged too early")
+			}
+			continue
+		}
+		sorted := slices.Sorted(slices.Values(all))
+		if want := lateFactor * sorted[len(sorted)-1-len(sorted)/lateTail]; got != want {
+			t.Fatalf("late after %v, want %v: %v", got, want, all)
+		}
+	}
+}
+
 func TestHistoryJudgesByClassOfRows(t *testing.T) {
 	var h history
 	if _, ok := h.late(1); ok {

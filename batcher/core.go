@@ -184,6 +184,21 @@ func (c *core) offer(now time.Time, t *ticket) error {
 	return nil
 }
 
+// pass reports whether t would be a batch of its own at once if it were offered: then it is to be computed, and
+// is not offered.
+func (c *core) pass(now time.Time, t *ticket) bool {
+	rows, bytes := t.rows(), t.bytes(0, t.rows())
+	if c.rows > 0 || rows > c.Rows || bytes > c.Bytes && rows > 1 {
+		return false
+	}
+	if full := rows == c.Rows || bytes >= c.Bytes; !full && c.delay() > 0 {
+		return false
+	}
+	c.arrive(now)
+	c.passed = 0
+	return true
+}
+
 // next closes the batch that is due at now, if there is one: it appends its pieces to dst, at most one a
 // ticket, and takes their rows off the queue.
 func (c *core) next(now time.Time, dst []piece) []piece {

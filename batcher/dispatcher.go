@@ -53,8 +53,8 @@ type Options struct {
 // A dispatcher has no goroutine of its own: those of a Forward end before it returns.
 type Dispatcher struct {
 	o        Options
-	fallback *Member   // nil: none
-	spreads  sync.Pool // *spread
+	fallback *Member // nil: none
+	spreads  spreads
 	chases   sync.Pool // *chase
 	choosers sync.Pool // *chooser
 	slabs    slabs
@@ -80,7 +80,7 @@ func NewDispatcher(o Options) *Dispatcher {
 	o.Hedge = max(0, cmp.Or(o.Hedge, DefaultHedge))
 	o.Patience = cmp.Or(o.Patience, DefaultPatience)
 	d := &Dispatcher{o: o, changed: make(chan struct{}), budget: budget{share: o.Hedge}}
-	d.spreads.New = func() any { return &spread{d: d} }
+	d.spreads.d = d
 	d.chases.New = func() any { return &chase{} }
 	d.choosers.New = func() any { return &chooser{} }
 	if o.Local != nil {
@@ -102,7 +102,10 @@ func (d *Dispatcher) Join(name string, x moe.Experts, holds *Set) *Member {
 
 // Close gives back the memory that the dispatcher keeps for its calls. It still works, and keeps none from then
 // on.
-func (d *Dispatcher) Close() { d.slabs.close() }
+func (d *Dispatcher) Close() {
+	d.slabs.close()
+	d.spreads.close()
+}
 
 // Fallback returns the local executor as a member, for its counters; nil when there is none. It does not
 // leave.
@@ -153,12 +156,12 @@ type request struct {
 
 // run computes a batch on whoever holds its experts.
 func (d *Dispatcher) run(ctx context.Context, r request) error {
-	s := d.spreads.Get().(*spread)
+	s := d.spreads.take(ctx)
 	s.root.tried = append(s.root.tried[:0], r.tried...)
 	if r.but != nil {
 		s.root.tried = append(s.root.tried, r.but)
 	}
-	s.ctx, s.out, s.err, s.last, s.hurry, s.trace = ctx, r.out, nil, nil, r.hurry, r.trace
+	s.out, s.err, s.last, s.hurry, s.trace = r.out, nil, nil, r.hurry, r.trace
 	if r.over != nil {
 		s.over, s.overJob = r.over.s, r.over.j
 	}
@@ -166,9 +169,6 @@ func (d *Dispatcher) run(ctx context.Context, r request) error {
 	s.serve(&s.root)
 	s.wg.Wait()
 	err := s.err
-	if s.cancel != nil {
-		s.cancel()
-	}
 	if err == nil && len(s.pending) > 0 {
 		panic("BUG: a call has ended before all answers to it were added")
 	}
@@ -177,10 +177,10 @@ func (d *Dispatcher) run(ctx context.Context, r request) error {
 	clear(s.slabs)
 	clear(s.pending)
 	s.slabs, s.pending = s.slabs[:0], s.pending[:0]
-	s.ctx, s.cancel, s.out, s.err, s.last, s.trace = nil, nil, nil, nil, nil, nil
+	s.out, s.err, s.last, s.trace = nil, nil, nil, nil
 	s.over, s.overJob, s.paid = nil, nil, nil
 	s.root = job{tried: s.root.tried[:0]}
-	d.spreads.Put(s)
+	d.spreads.put(s)
 	if err != nil {
 		r.out.Reset(0, r.batch.Hidden)
 	}

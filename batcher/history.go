@@ -31,12 +31,10 @@ type history struct {
 	classes []ring
 }
 
-// ring is the latest times of one class.
+// ring is the latest times of one class: as they came, and sorted.
 type ring struct {
-	took  []time.Duration
-	at    int           // where the next goes, once took is full
-	late  time.Duration // after what an answer is late; valid while fresh
-	fresh bool
+	took, sorted []time.Duration
+	at           int // where the next goes, once took is full
 }
 
 // add notes that a dispatch of so many rows took so long.
@@ -44,14 +42,23 @@ func (h *history) add(rows int, took time.Duration) {
 	if h.classes == nil {
 		h.classes = make([]ring, classes)
 	}
-	r := &h.classes[min(class(rows), classes-1)]
-	r.fresh = false
+	h.classes[min(class(rows), classes-1)].add(took)
+}
+
+func (r *ring) add(took time.Duration) {
+	if r.took == nil {
+		r.took, r.sorted = make([]time.Duration, 0, historyLen), make([]time.Duration, 0, historyLen)
+	}
 	if len(r.took) < historyLen {
 		r.took = append(r.took, took)
-		return
+	} else {
+		old, _ := slices.BinarySearch(r.sorted, r.took[r.at])
+		r.sorted = slices.Delete(r.sorted, old, old+1)
+		r.took[r.at] = took
+		r.at = (r.at + 1) % historyLen
 	}
-	r.took[r.at] = took
-	r.at = (r.at + 1) % historyLen
+	i, _ := slices.BinarySearch(r.sorted, took)
+	r.sorted = slices.Insert(r.sorted, i, took)
 }
 
 // late returns after what time an answer to so many rows is late; ok is false while too little is known.
@@ -76,16 +83,11 @@ func (h *history) late(rows int) (d time.Duration, ok bool) {
 }
 
 func (r *ring) judge() (time.Duration, bool) {
-	if len(r.took) < historyMin {
+	n := len(r.sorted)
+	if n < historyMin {
 		return 0, false
 	}
-	if !r.fresh {
-		var sorted [historyLen]time.Duration
-		s := sorted[:copy(sorted[:], r.took)]
-		slices.Sort(s)
-		r.late, r.fresh = lateFactor*s[len(s)-1-len(s)/lateTail], true
-	}
-	return r.late, true
+	return lateFactor * r.sorted[n-1-n/lateTail], true
 }
 
 // pace is how long a pick takes an executor when it has others under way: the smoothed quotient of the

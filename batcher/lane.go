@@ -23,9 +23,10 @@ const (
 // same time travel as one batch, a call of many rows travels as several, and each caller gets the answers
 // to its own rows.
 //
-// The flow of a call: Forward offers it to the core and sleeps. One of the lane's goroutines, as many as
-// the window has places, takes the next batch that is due, and has the executor compute it. Whoever got its
-// last answer wakes up. Of what rows and answers are made nothing is copied where it can be helped:
+// The flow of a call: where nothing waits and the window has a place, Forward has the executor compute it
+// itself. Else it offers it to the core and sleeps. One of the lane's goroutines, as many as the window has
+// places, takes the next batch that is due, and has the executor compute it. Whoever got its last answer wakes
+// up. Of what rows and answers are made nothing is copied where it can be helped:
 //
 //  1. A batch of one call is the call's own batch and partials, or a part of them. A call that leaves then
 //     cancels the batch, and waits until the executor has let go.
@@ -38,7 +39,7 @@ const (
 type Lane struct {
 	x    moe.Experts
 	lend bool           // x is a moe.Borrower
-	wg   sync.WaitGroup // the goroutines; they end when closed is set
+	wg   sync.WaitGroup // the goroutines, which end when closed is set, and calls that are computed straight
 	pool sync.Pool      // *call
 
 	mu      sync.Mutex // never taken under the lock of a call
@@ -49,7 +50,7 @@ type Lane struct {
 	closed  bool
 	flights []*flight
 	near    int           // flights that are used before an executor nearby
-	busy    int           // flights that have a batch
+	busy    int           // flights that have a batch, and calls that are computed straight
 	fit     fit           // of the dispatches
 	rtt     time.Duration // the least round trip that the executor told of; 0: it tells of none
 }
@@ -138,6 +139,9 @@ func (l *Lane) ForwardTimed(ctx context.Context, b *moe.Batch, out *moe.Partials
 		return err
 	}
 	out.Size(b.Rows, b.Hidden) // every row will be written
+	if l.board(b, CallerOf(ctx)) {
+		return l.straight(ctx, b, out, times)
+	}
 	c := l.pool.Get().(*call)
 	c.over, c.lent, c.late, c.b, c.out, c.left, c.err = false, false, nil, b, out, b.Rows, nil
 	c.ticket = ticket{shape: b.Shape, first: b.First, caller: CallerOf(ctx), call: c}
@@ -335,43 +339,15 @@ func (l *Lane) alone(f *flight, p piece) error {
 	return nil
 }
 
-// roundTrip is an executor that knows how far away it is.
-type roundTrip interface{ RTT() time.Duration }
-
-// forward has the executor compute the batch of f, and notes where the time went.
-func (l *Lane) forward(f *flight, b *moe.Batch, out *moe.Partials) (err error) {
-	start := time.Now()
-	f.times = Times{}
-	if x, ok := l.x.(Timed); ok {
-		err = x.ForwardTimed(f.ctx, b, out, &f.times)
-	} else {
-		err = l.x.Forward(f.ctx, b, out)
-	}
-	if err == nil {
-		err = checkAnswer(b, out)
-	}
+// forward has the executor compute the batch of f, and learns from it.
+func (l *Lane) forward(f *flight, b *moe.Batch, out *moe.Partials) error {
+	d, err := l.compute(f.ctx, b, out, &f.times)
 	if err != nil {
 		return err
 	}
-	took, rtt := time.Since(start), time.Duration(0)
-	if x, ok := l.x.(roundTrip); ok {
-		rtt = min(x.RTT(), took)
-	}
-	if f.times == (Times{}) {
-		f.times = Times{Out: rtt / 2, Work: took - rtt/2*2, Back: rtt / 2}
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if places := l.places(); l.rtt == 0 || rtt > 0 && rtt < l.rtt {
-		l.rtt = rtt
-		if l.places() > places {
-			l.idle.Broadcast() // what is due has more places than it had
-		}
-	}
-	l.fit.add(b.Rows, took)
-	if l.core.saves = max(0, l.fit.fixed()-l.rtt); l.rtt > nearby {
-		l.core.saves = 0
-	}
+	l.learn(d)
 	return nil
 }
 

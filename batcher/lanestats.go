@@ -11,10 +11,10 @@ type LaneStats struct {
 func (l *Lane) Stats() LaneStats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := LaneStats{Rows: l.core.rows, Bytes: l.core.bytes}
+	s := LaneStats{Rows: l.core.rows, Bytes: l.core.bytes, Flights: l.busy}
 	for _, f := range l.flights {
-		if f.live > 0 {
-			s.Flights++
+		if len(f.pieces) > 0 && f.live == 0 { // all have left
+			s.Flights--
 		}
 	}
 	return s

@@ -1,7 +1,6 @@
 package batcher
 
 import (
-	"context"
 	"errors"
 	"sync"
 
@@ -94,7 +93,7 @@ func (c *chase) Late() moe.Late {
 	c.mu.Lock()
 	lost := c.late || c.hedged && c.err == nil
 	c.mu.Unlock()
-	if !lost && !errors.Is(context.Cause(c.s.ctx), errBeaten) {
+	if !lost && !errors.Is(c.s.ctx.Err(), errBeaten) {
 		return nil
 	}
 	l := &lateDispatch{m: c.m, b: copyBatch(c.j.batch), claims: c.s.claims(true)}

@@ -71,7 +71,9 @@ func TestMemberIsNotAskedByAnOlderSet(t *testing.T) {
 	d := NewDispatcher(Options{})
 	m := d.Join("m", &fake{}, holding(0, 32, 0))
 	batch := randomBatch(seeded(t, 1), moe.Shape{Hidden: 8}, 4, 8, 32)
-	s := &spread{d: d, ctx: t.Context(), out: &moe.Partials{}}
+	s := &spread{d: d, out: &moe.Partials{}}
+	s.ctx.tie(t.Context())
+	defer s.ctx.leave()
 	j := &job{batch: batch, answer: s.out}
 	if next := s.choose(j); next != j || j.to != m {
 		t.Fatalf("%v was chosen, want m", j.to)

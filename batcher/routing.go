@@ -29,12 +29,14 @@ func (r *routing) note(b *moe.Batch) {
 		r.layers = append(r.layers, make([]picked, n)...)
 	}
 	l := &r.layers[b.Layer]
+	counts := l.counts
 	for _, e := range b.Expert {
-		if int(e) >= len(l.counts) {
-			l.counts = append(l.counts, make([]int64, int(e)+1-len(l.counts))...)
+		if int(e) >= len(counts) {
+			counts = append(counts, make([]int64, int(e)+1-len(counts))...)
 		}
-		l.counts[e]++
+		counts[e]++
 	}
+	l.counts = counts
 	if l.sum += int64(len(b.Expert)); l.sum > routingHalf {
 		l.sum = 0
 		for e := range l.counts {

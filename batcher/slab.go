@@ -1,8 +1,10 @@
 package batcher
 
 import (
+	"context"
 	"fmt"
 	"math/bits"
+	"slices"
 	"sync"
 
 	"kvasir/internal/moe"
@@ -14,6 +16,14 @@ type slab struct {
 	answer moe.Partials // rows that lie in the call's, or in own
 	own    moe.Partials // page-locked
 	job    job
+	spread *spread // whose part it is
+}
+
+// serve sees the part to its end.
+func (k *slab) serve() {
+	s := k.spread
+	defer s.wg.Done()
+	s.serve(&k.job)
 }
 
 // maxIdle is how many slabs without an owner are kept. Page-locked memory is not collected: what nobody keeps
@@ -35,6 +45,7 @@ func (l *slabs) take() *slab {
 	if n == 0 {
 		k := &slab{}
 		k.own.Pin()
+		k.job.serve = k.serve
 		return k
 	}
 	k := l.idle[n-1]
@@ -51,6 +62,7 @@ func (l *slabs) put(list []*slab) {
 			k.own.Release()
 			continue
 		}
+		k.spread = nil
 		clear(k.job.tried)
 		l.idle = append(l.idle, k)
 	}
@@ -62,6 +74,64 @@ func (l *slabs) close() {
 	defer l.mu.Unlock()
 	for _, k := range l.idle {
 		k.own.Release()
+	}
+	l.idle, l.closed = nil, true
+}
+
+// spreads is spreads that no call uses. It is safe for concurrent use.
+type spreads struct {
+	d *Dispatcher
+
+	mu     sync.Mutex // a leaf
+	idle   []*spread  // at most maxIdle; those used last come last
+	closed bool
+}
+
+// take returns a spread for a call with the given context: one that was used for another with the same, if
+// there is one.
+func (l *spreads) take(ctx context.Context) *spread {
+	s := l.find(ctx)
+	if s == nil {
+		s = &spread{d: l.d}
+	}
+	s.ctx.tie(ctx)
+	return s
+}
+
+func (l *spreads) find(ctx context.Context) *spread {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	last := len(l.idle) - 1
+	if last < 0 {
+		return nil
+	}
+	i, of := last, ctx.Done()
+	for i >= 0 && !l.idle[i].ctx.watches(of) {
+		i--
+	}
+	s := l.idle[max(i, 0)]
+	l.idle = slices.Delete(l.idle, max(i, 0), max(i, 0)+1)
+	return s
+}
+
+// put takes a spread back from its call.
+func (l *spreads) put(s *spread) {
+	s.ctx.untie()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || len(l.idle) == maxIdle {
+		s.ctx.leave()
+		return
+	}
+	l.idle = append(l.idle, s)
+}
+
+// close lets the contexts go that calls had.
+func (l *spreads) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.idle {
+		s.ctx.leave()
 	}
 	l.idle, l.closed = nil, true
 }

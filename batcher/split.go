@@ -60,7 +60,8 @@ func Combine(out, answer *moe.Partials, rows []int32) {
 // assignment is where each pick of a batch goes.
 type assignment struct {
 	to     []int32
-	shares []int // picks of Nobody, then of each executor
+	at     []int32 // how many picks before it go to the same
+	shares []int   // picks of Nobody, then of each executor
 }
 
 // assign asks choose about every row of b.
@@ -74,34 +75,34 @@ func (a *assignment) assign(b *moe.Batch, n int, choose Choose) {
 			if d < Nobody || int(d) >= n {
 				panic(fmt.Sprintf("BUG: pick %d of row %d sent to executor %d of %d", i, r, d, n))
 			}
-			a.shares[d-Nobody]++
+			a.count(int(b.First[r])+i, d)
 		}
 	}
+}
+
+func (a *assignment) count(pick int, d int32) {
+	a.at[pick] = int32(a.shares[d-Nobody])
+	a.shares[d-Nobody]++
 }
 
 // look is assign where there is no choice: holder tells the destination of each expert, and nobody that of the
 // rest.
 func (a *assignment) look(b *moe.Batch, n int, holder []int32, nobody int32) {
 	a.reset(len(b.Expert), n)
+	to, at, shares := a.to, a.at, a.shares
 	for i, e := range b.Expert {
 		d := nobody
 		if int(e) < len(holder) {
 			d = holder[e]
 		}
-		a.to[i] = d
-		a.shares[d-Nobody]++
+		n := &shares[d-Nobody]
+		to[i], at[i] = d, int32(*n)
+		*n++
 	}
 }
 
 func (a *assignment) reset(picks, n int) {
-	if cap(a.to) < picks {
-		a.to = make([]int32, ceilPow2(picks))
-	}
-	a.to = a.to[:picks]
-	if cap(a.shares) < n+1 {
-		a.shares = make([]int, ceilPow2(n+1))
-	}
-	a.shares = a.shares[:n+1]
+	a.to, a.at, a.shares = sized(a.to, picks), sized(a.at, picks), sized(a.shares, n+1)
 	clear(a.shares)
 }
 
@@ -115,81 +116,97 @@ func (a *assignment) sole() (dest int, ok bool) {
 	return 0, false
 }
 
-// cuts is the parts that a batch is being cut into, by destination.
-type cuts []cut
-
-// cut is how far a part is.
-type cut struct {
-	rows   []int32 // as long as they can become, as are the others
-	first  []int32
-	expert []uint16
-	weight []float32
-	last   int32 // row of the call that came last
-	n, at  int   // rows and picks so far
+// cuts is room for cutting a batch.
+type cuts struct {
+	begin []int32 // of each part in picks, by destination
+	picks []pick  // of all parts, one part after the other
 }
 
+// pick is a pick of a row of the call.
+type pick struct {
+	weight float32
+	row    int32
+	expert uint16
+}
+
+// sized returns s with n elements of any value.
+func sized[T any](s []T, n int) []T { return slices.Grow(s[:0], n)[:n] }
+
 // distribute gives each pick of j to the part of its destination, Nobody's first; a destination without picks
-// has none. It writes without asking whether a row is new, since that is what a processor cannot guess.
+// has none.
 func (c *cuts) distribute(j *job, a *assignment, parts []*job) {
-	*c = (*c)[:0]
-	for i, picks := range a.shares {
-		k := cut{last: -1}
-		if part := parts[i]; part != nil {
-			p, rows := part.batch, min(picks, j.batch.Rows)
-			k.rows = slices.Grow(part.rows[:0], rows)[:rows]
-			k.first = slices.Grow(p.First[:0], rows+1)[:rows+1]
-			k.expert, k.weight = slices.Grow(p.Expert[:0], picks)[:picks], slices.Grow(p.Weight[:0], picks)[:picks]
-			k.first[0] = 0
-		}
-		*c = append(*c, k)
-	}
-	b, list := j.batch, *c
-	for r := range b.Rows {
-		row := j.row(r)
-		for i := b.First[r]; i < b.First[r+1]; i++ {
-			k := &list[a.to[i]-Nobody]
-			more := 0
-			if k.last != row {
-				more = 1
-			}
-			k.last, k.n = row, k.n+more
-			k.expert[k.at], k.weight[k.at] = b.Expert[i], b.Weight[i]
-			k.at++
-			k.rows[k.n-1], k.first[k.n] = row, int32(k.at)
-		}
-	}
-	for i := range list {
-		if k := &list[i]; parts[i] != nil {
-			p := parts[i].batch
-			p.First, p.Expert, p.Weight = k.first[:k.n+1], k.expert, k.weight
-			parts[i].rows = k.rows[:k.n]
+	c.sort(j, a)
+	for i, part := range parts {
+		if part != nil {
+			part.fill(c.picks[c.begin[i]:c.begin[i+1]])
 		}
 	}
 	own(j, a.to, parts)
-	clear(list)
+}
+
+// sort puts each pick of j where those of its part are.
+func (c *cuts) sort(j *job, a *assignment) {
+	c.begin = append(c.begin[:0], 0)
+	n := int32(0)
+	for _, picks := range a.shares {
+		n += int32(picks)
+		c.begin = append(c.begin, n)
+	}
+	c.picks = sized(c.picks, int(n))
+	b, picks, begin := j.batch, c.picks, c.begin[:len(c.begin)-1]
+	lo := b.First[0]
+	for r, hi := range b.First[1:] {
+		row := j.row(r)
+		to, at, weight := a.to[lo:hi], a.at[lo:hi], b.Weight[lo:hi]
+		for i, e := range b.Expert[lo:hi] {
+			picks[begin[to[i]-Nobody]+at[i]] = pick{weight[i], row, e}
+		}
+		lo = hi
+	}
+}
+
+// fill makes a part of its picks. It writes without asking whether a row is new, since that is what a processor
+// cannot guess.
+func (j *job) fill(picks []pick) {
+	b := j.batch
+	rows, first := sized(j.rows, len(picks)), sized(b.First, len(picks)+1)
+	expert, weight := sized(b.Expert, len(picks)), sized(b.Weight, len(picks))
+	first[0] = 0
+	n, last := 0, int32(-1)
+	for i := range picks {
+		k := &picks[i]
+		expert[i], weight[i] = k.expert, k.weight
+		n += int(uint32(last-k.row) >> 31) // 1 if the row is new, for rows ascend
+		rows[n-1], first[n] = k.row, int32(i+1)
+		last = k.row
+	}
+	j.rows, b.First, b.Expert, b.Weight = rows[:n], first[:n+1], expert, weight
 }
 
 // own finds a place for the answer to each row of each part. Who has the first pick of a row owns it, unless
 // it was another's before.
 func own(j *job, to []int32, parts []*job) {
+	first := j.batch.First
 	for d, part := range parts {
 		if part == nil {
 			continue
 		}
-		r, adds := 0, 0
-		part.places = slices.Grow(part.places[:0], len(part.rows))[:len(part.rows)]
-		part.adds = slices.Grow(part.adds[:0], len(part.rows))[:len(part.rows)]
+		places, adds := sized(part.places, len(part.rows)), sized(part.adds, len(part.rows))
+		r, added := 0, int32(0)
 		for i, row := range part.rows {
-			for j.row(r) != row {
+			if j.rows == nil {
+				r = int(row)
+			}
+			for j.rows != nil && j.rows[r] != row {
 				r++
 			}
-			mine := int(to[j.batch.First[r]]) == d+Nobody && (j.rows == nil || j.places[r] >= 0)
-			part.adds[adds], part.places[i] = int32(i), row
-			if !mine {
-				part.places[i] = ^int32(adds)
-				adds++
+			place, more := row, int32(0)
+			if int(to[first[r]]) != d+Nobody || j.rows != nil && j.places[r] < 0 {
+				place, more = ^added, 1
 			}
+			places[i], adds[added] = place, int32(i)
+			added += more
 		}
-		part.adds = part.adds[:adds]
+		part.places, part.adds = places, adds[:added]
 	}
 }

@@ -19,11 +19,11 @@ type spread struct {
 	root job
 	wg   sync.WaitGroup // jobs with a goroutine of their own
 
+	ctx leash // of all that is done for the call
+
 	// Set by the root alone, before there is another goroutine.
-	ctx    context.Context    // the caller's, until the batch is split
-	cancel context.CancelFunc // nil until the batch is split
-	hurry  bool               // it is a hedge: nothing waits, and nothing is hedged
-	trace  *trace             // nil: nobody looks
+	hurry bool   // it is a hedge: nothing waits, and nothing is hedged
+	trace *trace // nil: nobody looks
 
 	over    *spread // of the call that this one hedges, which lasts as long; nil: it is no hedge
 	overJob *job    // and its job
@@ -54,6 +54,7 @@ type job struct {
 	places []int32
 	own    *moe.Partials
 	adds   []int32 // rows of batch whose answers are still to be added: those that are in own
+	serve  func()  // sees a part to its end, in a goroutine of its own
 
 	to     *Member       // who is asked next; nil: to be chosen
 	by     *Set          // what it held when it was chosen
@@ -92,12 +93,6 @@ func (s *spread) serve(j *job) {
 			break
 		}
 	}
-}
-
-// serveOther is serve in a goroutine of its own.
-func (s *spread) serveOther(j *job) {
-	defer s.wg.Done()
-	s.serve(j)
 }
 
 // choose finds who computes a job: one member for all of it (j.to), or several: then it has the others' parts
@@ -141,9 +136,6 @@ func (s *spread) cut(c *chooser, j *job) (first *job) {
 	if j.rows == nil {
 		s.divide(j, false)
 	}
-	if s.cancel == nil {
-		s.ctx, s.cancel = context.WithCancel(s.ctx)
-	}
 	c.parts = c.parts[:0]
 	for i, picks := range c.a.shares {
 		if picks == 0 {
@@ -164,7 +156,7 @@ func (s *spread) cut(c *chooser, j *job) (first *job) {
 			continue
 		}
 		s.wg.Add(1)
-		go s.serveOther(part)
+		go part.serve()
 	}
 	clear(c.parts)
 	return first
@@ -189,10 +181,11 @@ func (s *spread) part(j *job) *job {
 	s.mu.Lock()
 	s.slabs = append(s.slabs, k)
 	s.mu.Unlock()
+	k.spread = s
 	k.batch.Borrow(j.batch.Shape)
 	k.job = job{
 		batch: &k.batch, answer: &k.answer, own: &k.own,
-		rows: k.job.rows[:0], places: k.job.places[:0], adds: k.job.adds[:0],
+		rows: k.job.rows[:0], places: k.job.places[:0], adds: k.job.adds[:0], serve: k.job.serve,
 		tried: append(k.job.tried[:0], j.tried...),
 		err:   j.err, full: j.full, wide: j.wide, waited: j.waited, slow: j.slow, again: j.again,
 	}
@@ -273,9 +266,9 @@ func (s *spread) why(j *job) cause {
 // the verdict is that m was beaten.
 func (s *spread) dispatch(j *job, m *Member, o *outcome) error {
 	c := s.chase(j, m, o.begun)
-	ctx := s.ctx
+	ctx := context.Context(&s.ctx)
 	if c != nil {
-		ctx = c.ctx
+		ctx = &c.race
 	}
 	err := s.forward(ctx, j, m, o)
 	if err == nil {
@@ -294,7 +287,7 @@ func (s *spread) dispatch(j *job, m *Member, o *outcome) error {
 		if o.fails(err); errors.Is(err, context.Canceled) {
 			o.verdict = beaten
 		}
-		copyAnswer(j.answer, &c.answer)
+		copyAnswer(j.answer, &c.slab.own)
 		return nil
 	}
 	if late {
@@ -369,11 +362,12 @@ func (s *spread) keep(j *job) {
 func (s *spread) add(j *job) {
 	left := j.adds[:0]
 	for _, i := range j.adds {
-		if r := j.rows[i]; s.ready[r] {
-			s.out.AddRow(int(r), j.answer, int(i))
-		} else {
+		r := j.rows[i]
+		if !s.ready[r] {
 			left = append(left, i)
+			continue
 		}
+		s.out.AddSums(int(r), j.answer.Status[i], j.own.Row(int(^j.places[i])))
 	}
 	j.adds = left
 }
@@ -461,7 +455,5 @@ func (s *spread) fail(err error) {
 	if s.err == nil {
 		s.err = err
 	}
-	if s.cancel != nil {
-		s.cancel()
-	}
+	s.ctx.end(context.Canceled)
 }

@@ -232,15 +232,24 @@ func (b *Batch) validatePicks(experts int) error {
 	if len(b.First) != b.Rows+1 || b.First[0] != 0 {
 		return fmt.Errorf("%w: %d pick offsets for %d rows, want one more than rows, from 0", ErrInvalid, len(b.First), b.Rows)
 	}
-	for r := range b.Rows {
+	last := int64(0)
+	for r, first := range b.First[1:] {
 		// Offsets come from a peer: compared as int64, since their difference may not fit an int32.
-		if n := int64(b.First[r+1]) - int64(b.First[r]); n < 1 || n > MaxTopK {
+		if n := int64(first) - last; n < 1 || n > MaxTopK {
 			return fmt.Errorf("%w: row %d has %d picks, want 1 to %d", ErrInvalid, r, n, MaxTopK)
 		}
+		last = int64(first)
 	}
 	picks := int(b.First[b.Rows])
 	if len(b.Expert) != picks || len(b.Weight) != picks {
 		return fmt.Errorf("%w: %d experts and %d weights for %d picks", ErrInvalid, len(b.Expert), len(b.Weight), picks)
+	}
+	all := uint16(0) // is less than experts only if each of them is
+	for _, e := range b.Expert {
+		all |= e
+	}
+	if int(all) < experts {
+		return nil
 	}
 	for i, e := range b.Expert {
 		if int(e) >= experts {

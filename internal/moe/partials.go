@@ -144,13 +144,17 @@ func (p *Partials) Fault(r int, s Status) {
 
 // AddRow adds row i of o to row r: integers, so the order in which parts arrive does not matter. A fault
 // on either side faults the row.
-func (p *Partials) AddRow(r int, o *Partials, i int) {
-	if s := max(p.Status[r], o.Status[i]); s != OK {
+func (p *Partials) AddRow(r int, o *Partials, i int) { p.AddSums(r, o.Status[i], o.Row(i)) }
+
+// AddSums is AddRow for a row of status s with the given values.
+func (p *Partials) AddSums(r int, s Status, sums []int64) {
+	if s = max(p.Status[r], s); s != OK {
 		p.Fault(r, s)
 		return
 	}
-	dst, src := p.Row(r), o.Row(i)
-	for k, v := range src[:len(dst)] {
+	dst := p.Row(r)
+	sums = sums[:len(dst)]
+	for k, v := range sums {
 		dst[k] += v
 	}
 }
