@@ -35,6 +35,7 @@ type WorkerOptions struct {
 	Cache  string // folder of fetched slices; empty: one of this worker's own below the user's caches
 	Disk   int64  // most bytes of it; 0: four times Memory
 	Pause  bool   // when other programs need this machine
+	Rate   int    // expert rows a second, of the standard expert; 0: measured
 	Agent  string
 
 	Waiting func(reason string)
@@ -59,7 +60,7 @@ type WorkerNode struct {
 	close  []func()
 }
 
-// NewWorkerNode measures this machine and makes a worker of what is in its home. Run is to follow, and
+// NewWorkerNode measures this machine, unless it is told, and makes a worker of what is in its home. Run is to follow, and
 // Close.
 func NewWorkerNode(ctx context.Context, o WorkerOptions) (*WorkerNode, error) {
 	n := &WorkerNode{}
@@ -101,8 +102,10 @@ func (n *WorkerNode) start(ctx context.Context, o WorkerOptions) error {
 	if err := n.shelf(ctx, o, &c); err != nil {
 		return err
 	}
-	if c.Rate, err = worker.Measure(ctx); err != nil {
-		return err
+	if c.Rate = o.Rate; c.Rate == 0 {
+		if c.Rate, err = worker.Measure(ctx); err != nil {
+			return err
+		}
 	}
 	n.Memory, n.Rate = c.Memory, c.Rate
 	n.credit.own = c.Key.Public()

@@ -23,6 +23,7 @@ type workerCmd struct {
 
 	Nice          niceness `help:"Let other programs go first: 0 (as they are) to 19 (only what they leave)." placeholder:"N" default:"0" group:"owner"`
 	MaxCPU        whole    `name:"max-cpu" help:"Most processors to use; 0: all." placeholder:"N" default:"0" group:"owner"`
+	RowsPerS      whole    `name:"rows-per-s" help:"Expert rows a second to count on, as --json names them, where measuring at the start would tell less; 0: measure." placeholder:"N" default:"0" group:"owner"`
 	PauseWhenBusy bool     `help:"Make room while other programs keep more than half of the processors busy for ten seconds; come back when they have been quiet for a minute." group:"owner"`
 	jsonFlag
 }
@@ -94,7 +95,7 @@ func (c *workerCmd) Run(ctx context.Context, a *app) error {
 	v := newWorkerView(a, c.JSON)
 	n, err := engine.NewWorkerNode(ctx, engine.WorkerOptions{
 		Home: a.homeFolder(), Join: join, Model: string(c.Model), Memory: c.Memory.bytes(),
-		Cache: string(c.Cache), Disk: c.Disk.bytes(), Pause: c.PauseWhenBusy, Agent: agent(), Log: a.log, Now: now,
+		Cache: string(c.Cache), Disk: c.Disk.bytes(), Pause: c.PauseWhenBusy, Rate: int(c.RowsPerS), Agent: agent(), Log: a.log, Now: now,
 		Waiting: v.waiting, Working: v.working, Holding: v.holding, Lost: v.lost, Rhythm: a.pace.rhythm,
 	})
 	if err != nil {
