@@ -23,7 +23,7 @@ import (
 // was pending for him is void, and he is not let in again; the other's work settles.
 func TestAWorkerThatAnswersWrongIsConvicted(t *testing.T) {
 	e := open(t, "")
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	m := e.Model()
 	home := engine.Home(t.TempDir())
@@ -87,7 +87,7 @@ func TestWhatALeaverHasPendingIsDecided(t *testing.T) {
 	for name, cheats := range map[string]bool{"honest": false, "cheat": true} {
 		t.Run(name, func(t *testing.T) {
 			e := open(t, "")
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 			defer cancel()
 			m := e.Model()
 			l, err := engine.NewLoopback(ctx, engine.LoopbackConfig{

@@ -130,6 +130,9 @@ func walk(t *testing.T, g *grammar.Grammar, random *rand.Rand) (string, bool) {
 // TestForcedCallsAreReadBack walks the grammars of calls at random, in both forms, and reads the texts as
 // answers: there is nothing but reasoning and calls, as many as asked for, and their arguments are valid.
 func TestForcedCallsAreReadBack(t *testing.T) {
+	if testing.Short() {
+		t.Skip("hundreds of texts are walked through, by one goroutine")
+	}
 	var tools []json.RawMessage
 	var all []grammar.Function
 	for name, schema := range callSchemas {
@@ -245,7 +248,11 @@ func TestModelsAreHeldToCalls(t *testing.T) {
 		name  string
 		calls serve.Calls
 	}{{"required", serve.Calls{Must: true}}, {"one", serve.Calls{Must: true, One: true}}, {"named", serve.Calls{Must: true, Name: "weather", One: true}}} {
-		for seed := range uint64(3) {
+		seeds := uint64(3)
+		if testing.Short() {
+			seeds = 1
+		}
+		for seed := range seeds {
 			p := sample.Defaults()
 			p.Temperature, p.Seed = float32(seed), seed
 			r := engine.Request{

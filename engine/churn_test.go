@@ -26,7 +26,7 @@ func TestNobodyIsToBlameForOthersThatComeAndGo(t *testing.T) {
 	e := open(t, "")
 	req := engine.Request{Prompt: "There was once a poor miller", Tokens: 24, Choices: 4}
 	want, _ := generate(t, e, req)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	m := e.Model()
 	var found []audit.Finding // until the swarm is closed by its auditor alone

@@ -73,7 +73,7 @@ func TestWorkersWithoutModelEqualLocal(t *testing.T) {
 		{"two at 80 ms", 2, all * 3 / 4, 80 * time.Millisecond},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 			defer cancel()
 			c := fetching(t, e, tt.workers, func(int) int64 { return tt.memory })
 			if tt.rtt > 0 {
@@ -108,7 +108,7 @@ func TestTextIsTheSameWhileWorkersComeAndGo(t *testing.T) {
 	e := open(t, "")
 	req := engine.Request{Prompt: "There was once a poor miller", Tokens: 40}
 	want, _ := generate(t, e, req)
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	all := modelBytes(t, e)
 	c := fetching(t, e, 2, func(int) int64 { return 2 * all })
@@ -162,7 +162,7 @@ func TestMovesInterruptNothing(t *testing.T) {
 			if testing.Short() && tt.name != "a third takes over" && tt.name != "two exchange" {
 				t.Skip("it takes two seconds, and the others under -short cover most of it")
 			}
-			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 			defer cancel()
 			c := fetching(t, e, 2, func(int) int64 { return tt.memory })
 			c.Wait = tt.wait

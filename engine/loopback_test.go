@@ -26,7 +26,7 @@ func TestRemoteEqualsLocal(t *testing.T) {
 		{"three workers by expert", 3, engine.ByExpert(m.Layers, m.PerLayer)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 			defer cancel()
 			l, err := engine.NewLoopback(ctx, engine.LoopbackConfig{Model: m, Workers: tt.workers, Place: tt.place})
 			if err != nil {

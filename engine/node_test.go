@@ -15,7 +15,11 @@ func TestNodesThatAreStoppedAtOnceEndInOrder(t *testing.T) {
 	if _, err := h.NewRoot(); err != nil {
 		t.Fatal(err)
 	}
-	for range 20 {
+	rounds := 20
+	if testing.Short() {
+		rounds = 4
+	}
+	for range rounds {
 		hub := must[*engine.HubNode](t)(engine.NewHubNode(engine.HubOptions{Home: h, Listen: "127.0.0.1:0"}))
 		gateway := must[*engine.GatewayNode](t)(engine.NewGatewayNode(engine.GatewayOptions{
 			Home: h, Listen: "127.0.0.1:0", Hubs: []engine.HubRef{hub.Ref},

@@ -47,6 +47,9 @@ func TestSightingsAreWrittenOnceAMinute(t *testing.T) {
 
 // TestStrangersCannotFillTheMemory has a stranger with a copied token draw key after key.
 func TestStrangersCannotFillTheMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("twenty thousand keys are made, by one goroutine")
+	}
 	h, now := Home(t.TempDir()), time.Unix(1_800_000_000, 0)
 	s := openSeen(t, h, &now)
 	for range 10_000 {

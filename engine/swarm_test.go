@@ -109,7 +109,7 @@ func TestRemoteEqualsLocalForBatches(t *testing.T) {
 		} {
 			for _, rtt := range []time.Duration{0, 13 * time.Millisecond} {
 				t.Run(fmt.Sprintf("workers=%d/by %s/rtt=%v", workers, name, rtt), func(t *testing.T) {
-					ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+					ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 					defer cancel()
 					c := engine.LoopbackConfig{Model: m, Workers: workers, Place: place}
 					if rtt > 0 {
@@ -198,7 +198,7 @@ func TestWorkersDeathLosesNothing(t *testing.T) {
 	for seed := range uint64(seeds) {
 		d := newDeath(seed)
 		t.Run(fmt.Sprintf("seed=%d/%+v", seed, d), func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+			ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 			defer cancel()
 			c, dead := d.config(t, m)
 			l, err := engine.NewLoopback(ctx, c)
@@ -269,7 +269,7 @@ func TestWorkerThatLeavesInOrderIsReplaced(t *testing.T) {
 	e := open(t, "")
 	req := engine.Request{Prompt: "There was once a poor miller", Tokens: 24}
 	want, _ := generate(t, e, req)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	l, err := engine.NewLoopback(ctx, engine.LoopbackConfig{Model: e.Model(), Workers: 2})
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 func TestMetricsAddUp(t *testing.T) {
 	m := open(t, "").Model()
 	w := newWork(t, m, []int{1, 16}, 5)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	l, err := engine.NewLoopback(ctx, engine.LoopbackConfig{
 		Model: m, Workers: 2, Local: m.Experts, Place: engine.ByExpert(m.Layers, m.PerLayer),

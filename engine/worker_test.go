@@ -58,7 +58,7 @@ func (r *reasons) await(ctx context.Context, t *testing.T, text string) {
 // why, and comes back with what it held.
 func TestWorkerMakesRoomForItsOwner(t *testing.T) {
 	e := open(t, "")
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	all := modelBytes(t, e)
 	c := fetching(t, e, 1, func(int) int64 { return 2 * all })
@@ -155,7 +155,7 @@ func TestBadBackbonesAreRefused(t *testing.T) {
 		{"wrong weights", badSource{spoil: func(_ uint64, b []byte) { b[len(b)-1] ^= 4 }}, 2 * all},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 			defer cancel()
 			c := fetching(t, e, 1, func(int) int64 { return tt.room })
 			tt.bad.SliceSource = c.Slices
@@ -179,7 +179,7 @@ func TestBadBackbonesAreRefused(t *testing.T) {
 // there is memory for, is told, and asks for less.
 func TestTooMuchIsRefused(t *testing.T) {
 	e := open(t, "")
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	all := modelBytes(t, e)
 	c := fetching(t, e, 1, func(int) int64 { return all * 5 / 8 })
@@ -203,7 +203,7 @@ func (s smallSource) ExpertBytes(layer int) int64 { return s.SliceSource.ExpertB
 // TestFullDiskIsSaid has a shelf that can keep nothing.
 func TestFullDiskIsSaid(t *testing.T) {
 	e := open(t, "")
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	all := modelBytes(t, e)
 	c := fetching(t, e, 1, func(int) int64 { return 2 * all })
@@ -238,7 +238,7 @@ func (fullShelf) Take(context.Context, []wire.Slice, worker.Taking) (moe.Experts
 // and comes back by the usual back-off.
 func TestWorkerStopsWhenNobodySigns(t *testing.T) {
 	e := open(t, "")
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	all := modelBytes(t, e)
 	c := fetching(t, e, 1, func(int) int64 { return 2 * all })
