@@ -36,7 +36,7 @@ func buildAndRun(m *testing.M) int {
 		program += ".exe"
 	}
 	// Without version control stamps the build needs no git and no repository.
-	build := exec.Command("go", "build", "-buildvcs=false", "-o", program, ".")
+	build := exec.Command("go", "build", "-buildvcs=false", fmt.Sprintf("-race=%v", raced), "-o", program, ".")
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
 		return 1
