@@ -13,7 +13,8 @@
 //  1. It was measured by the run that prints it, and what was not measured is absent, never 0.
 //  2. Ways that are compared take turns, round by round, so that a machine that slows down slows all
 //     of them, and a limit is measured before and after what is compared with it; a figure is a median.
-//  3. What came back is compared with what was computed here, bit for bit, every time.
+//  3. What came back is compared with what was computed here, bit for bit, every time; of answers that are counted
+//     while others are under way, a part that changes, so that measuring takes less than a hundredth of the time.
 //  4. An emulated delay is never counted as computing, and what the emulation really delivered is
 //     measured beside it.
 package bench

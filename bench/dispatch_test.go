@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"errors"
+	"math"
 	"net"
 	"runtime"
 	"slices"
@@ -371,5 +372,35 @@ func TestTrafficCountsBothWays(t *testing.T) {
 	dial = tr.count(func(context.Context, string, string) (net.Conn, error) { return nil, refused })
 	if c, err := dial(t.Context(), "", ""); c != nil || !errors.Is(err, refused) {
 		t.Errorf("got %v, %v", c, err)
+	}
+}
+
+// What measuring takes within the times that it counts is a hundredth of them at most: it is told, and a pipelined
+// answer is compared in parts that come to the whole.
+func TestMeasuringTakesLittleAndMissesNothing(t *testing.T) {
+	a, b := &moe.Partials{}, &moe.Partials{}
+	const rows = 37
+	a.Reset(rows, 3)
+	b.Reset(rows, 3)
+	for wrong := range rows {
+		b.Sum[3*wrong+1]++
+		found := 0
+		for n := range comparedPart {
+			if !equalRows(a, b, n*rows/comparedPart, (n+1)*rows/comparedPart) {
+				found++
+			}
+		}
+		if found != 1 || equal(a, b) {
+			t.Errorf("row %d is wrong: %d of %d parts say so, want 1", wrong, found, comparedPart)
+		}
+		b.Sum[3*wrong+1]--
+	}
+	var tl tally
+	tl.spent(time.Duration(runtime.NumCPU())*time.Millisecond, 2*time.Second)
+	if share := tl.measuring / tl.measured; math.Abs(share-0.0005) > 1e-9 {
+		t.Errorf("%v of the time, want 0.0005", share)
+	}
+	if c := clockCost(); c <= 0 || c > time.Millisecond {
+		t.Errorf("two looks at the clock take %v", c)
 	}
 }

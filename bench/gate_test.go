@@ -80,8 +80,8 @@ func TestGateCatchesAPlantedAllocation(t *testing.T) {
 const plantedTries = 5
 
 // The gate measures this build's kernel, and the same kernel with a fifth of its time lost, and fails the second by
-// the bound that it makes of the first. Pairs of both take turns, so that a machine that changes changes both; where
-// they lie too far apart for any verdict, it is tried again.
+// the bound that it makes of the first. Pairs of both take turns, so that a machine that changes changes both. More are
+// measured until the median of the slowed ones is surely on one side of the bound.
 func TestGateCatchesASlowedKernel(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it computes for seconds, and with the race detector for minutes")
@@ -113,7 +113,11 @@ func TestGateCatchesASlowedKernel(t *testing.T) {
 		b := &baselines{ratios: ratioBaselines{Ratios: map[string]ratioBound{x.name: before.newBound()}}}
 		is, after := b.judgeRatio(&x, as, len(as)), b.judgeRatio(&x, slowed, len(slowed))
 		last = fmt.Sprintf("as it is: %s, %d pairs; slowed: %s, %d pairs", is.Sentence(), len(as), after.Sentence(), len(slowed))
-		if !sure(as) || !sure(slowed) {
+		if len(as) < pairsLeast || len(slowed) < pairsLeast {
+			continue
+		}
+		a, s := medianOf(as), medianOf(slowed)
+		if bound := *after.Bound; a.Hi-a.Lo > 0.15*a.Center || s.Lo < bound && bound < s.Hi {
 			continue
 		}
 		t.Log(last)
@@ -125,14 +129,9 @@ func TestGateCatchesASlowedKernel(t *testing.T) {
 	t.Skipf("the machine is too noisy, after %d times, to tell a kernel from one that is a fifth slower: %s", plantedTries, last)
 }
 
-// sure reports whether the median of ratios is known to a few percent: a kernel that is a fifth slower is 7 % below
-// the bound.
-func sure(list []float64) bool {
-	if len(list) < pairsLeast {
-		return false
-	}
-	s := benchmath.AssumeNothing.Summary(benchmath.NewSample(list, &benchmath.DefaultThresholds), 0.95)
-	return s.Hi-s.Lo <= 0.08*s.Center
+// medianOf says between what the median of ratios is, with a confidence of 95 %.
+func medianOf(list []float64) benchmath.Summary {
+	return benchmath.AssumeNothing.Summary(benchmath.NewSample(list, &benchmath.DefaultThresholds), 0.95)
 }
 
 // plant measures pairs of the kernel as it is and slowed, in turns, and returns the ratios of those that were steady.

@@ -135,6 +135,7 @@ type Result struct {
 	Pairs       int      `json:"pairs,omitempty"`
 	Dropped     int      `json:"pairs_dropped,omitempty"` // of them, because the machine changed meanwhile
 	Identical   *bool    `json:"identical,omitempty"`
+	Measuring   *float64 `json:"measuring_share,omitempty"` // of the processor time in which it was measured
 
 	noisy bool            // too few pairs were kept to judge by
 	times []time.Duration // of its rounds, ascending

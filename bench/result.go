@@ -86,6 +86,9 @@ func (r *dispatchRun) result(w *way, n int, t *tally, kept []int) Result {
 	if w.piped {
 		x.Flights = w.flights
 	}
+	if t.measured > 0 {
+		x.Measuring = new(math.Ceil(1e6*t.measuring/t.measured) / 1e6)
+	}
 	if n == 1 && !w.piped {
 		x.XVsBatch1 = 1
 	} else if one := r.report.one(x.RTT); one != nil {

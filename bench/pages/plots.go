@@ -52,6 +52,7 @@ func Save(dir string, plots []Plot) error {
 type series struct {
 	name   string
 	points plotter.XYs
+	like   string // the series whose colour it has, with triangles for points; empty: a colour of its own
 }
 
 // newPlot returns an empty picture with named axes; a logarithmic axis has marks of 1, 2 and 5.
@@ -97,13 +98,21 @@ func (marks) Ticks(low, high float64) []plot.Tick {
 
 // lines adds lines with points.
 func lines(p *plot.Plot, list []series) error {
-	for i, s := range list {
+	colors := map[string]int{}
+	for _, s := range list {
 		l, points, err := plotter.NewLinePoints(s.points)
 		if err != nil {
 			return err
 		}
-		l.Color, points.Color = plotutil.Color(i), plotutil.Color(i)
 		l.Width, points.Shape, points.Radius = vg.Points(1.5), draw.CircleGlyph{}, vg.Points(3)
+		n, ok := colors[s.like]
+		if ok {
+			points.Shape, points.Radius, l.Dashes = draw.PyramidGlyph{}, vg.Points(3.5), []vg.Length{vg.Points(4), vg.Points(3)}
+		} else {
+			n = len(colors)
+			colors[s.name] = n
+		}
+		l.Color, points.Color = plotutil.Color(n), plotutil.Color(n)
 		p.Add(l, points)
 		p.Legend.Add(s.name, l, points)
 	}
@@ -144,16 +153,16 @@ func throughput(r *bench.Report) (Plot, bool) {
 	for i := range r.Results {
 		x := &r.Results[i]
 		batches = append(batches, float64(x.Batch))
-		name := "local"
+		name, like := "local", ""
 		if x.RTT != nil {
 			name = fmt.Sprintf("%v ms", *x.RTT)
 		}
 		if x.Flights > 0 {
-			name += ", pipelined"
+			name, like = name+", pipelined", name
 		}
 		k := slices.IndexFunc(list, func(s series) bool { return s.name == name })
 		if k < 0 {
-			list, k = append(list, series{name: name}), len(list)
+			list, k = append(list, series{name: name, like: like}), len(list)
 		}
 		list[k].points = append(list[k].points, plotter.XY{X: float64(x.Batch), Y: x.TokensPerS})
 	}
@@ -162,12 +171,12 @@ func throughput(r *bench.Report) (Plot, bool) {
 		title = "Tokens a second through the model"
 	}
 	p := newPlot(title, "rows of a batch", "a second", true, true)
-	p.Legend.Top, p.Legend.Left = false, false // the curves rise: there is room below them
+	p.Legend.Top, p.Legend.Left, p.Legend.XOffs = false, false, -vg.Points(6)
 	p.X.Tick.Marker = ticks(batches)
 	if !slices.ContainsFunc(list, func(s series) bool { return len(s.points) > 1 }) || lines(p, list) != nil {
 		return Plot{}, false
 	}
-	p.X.Max *= 1.1
+	p.X.Max *= math.Pow(p.X.Max/p.X.Min, 0.35) // room for the legend, right of the curves
 	return Plot{"throughput", title, p}, true
 }
 
@@ -184,16 +193,16 @@ func overhead(reports []*bench.Report) (Plot, bool) {
 			if x.RTTOverhead == nil || x.Batch != 1 && x.Batch != 8 && x.Batch != 64 && x.Batch != 512 {
 				continue
 			}
-			name := fmt.Sprintf("batch %d", x.Batch)
-			if x.Flights > 0 {
-				name += ", pipelined"
-			}
+			name, like := fmt.Sprintf("batch %d", x.Batch), ""
 			if len(reports) > 1 {
 				name += ", " + lineName(&r.Settings)
 			}
+			if x.Flights > 0 {
+				name, like = name+", pipelined", name
+			}
 			k := slices.IndexFunc(list, func(s series) bool { return s.name == name })
 			if k < 0 {
-				list, k = append(list, series{name: name}), len(list)
+				list, k = append(list, series{name: name, like: like}), len(list)
 			}
 			rtts = append(rtts, *x.RTT)
 			list[k].points = append(list[k].points, plotter.XY{X: *x.RTT, Y: max(overheadLeast, *x.RTTOverhead)})
@@ -206,7 +215,8 @@ func overhead(reports []*bench.Report) (Plot, bool) {
 		return Plot{}, false
 	}
 	p.X.Tick.Marker = ticks(append(rtts, 0))
-	p.X.Min, p.Y.Max = 0, p.Y.Max*50 // room for the legend
+	p.X.Min, p.X.Max = 0, p.X.Max*1.04 // the last mark is within the picture
+	p.Y.Max *= 50                      // room for the legend
 	return Plot{"overhead", title, p}, true
 }
 
@@ -302,7 +312,7 @@ func roofline(r *bench.KernelsReport) (Plot, bool) {
 	title := "The experts of a layer below what this machine allows"
 	p := newPlot(title, "operations a byte of weights", "GOP/s", true, true)
 	low, high = min(low, m.Int8Peak/m.Read)/2, max(high, m.Int8Peak/m.Read)*2
-	roof := series{"memory, then int8 peak", plotter.XYs{{X: low, Y: low * m.Read}, {X: m.Int8Peak / m.Read, Y: m.Int8Peak}, {X: high, Y: m.Int8Peak}}}
+	roof := series{name: "memory, then int8 peak", points: plotter.XYs{{X: low, Y: low * m.Read}, {X: m.Int8Peak / m.Read, Y: m.Int8Peak}, {X: high, Y: m.Int8Peak}}}
 	if lines(p, append([]series{roof}, list...)) != nil {
 		return Plot{}, false
 	}
