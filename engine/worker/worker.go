@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"time"
 
 	"kvasir/internal/moe"
@@ -85,6 +86,8 @@ type Config struct {
 
 	// Wrap, if set, wraps the executor that answers: a test spoils answers with it.
 	Wrap func(moe.Experts) moe.Experts
+	// WrapConn, if set, wraps the connection within the inner TLS: a test sends with it what nobody asked for.
+	WrapConn func(net.Conn) net.Conn
 
 	Dialer  relay.Dialer
 	Backoff relay.Backoff
@@ -183,12 +186,16 @@ func (w *Worker) session(ctx context.Context, stop context.CancelCauseFunc) erro
 		_ = p.Conn.Close() // the error says more
 		return err
 	}
+	var conn net.Conn = inner
+	if c.WrapConn != nil {
+		conn = c.WrapConn(inner)
+	}
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	s := &session{w: w, id: p.Session, backbone: p.Grant, ctx: ctx}
 	defer s.group.Wait()
 	defer end()
-	err = seal.Explain(link.Serve(ctx, inner, s.worker(), s.options()))
+	err = seal.Explain(link.Serve(ctx, conn, s.worker(), s.options()))
 	w.status.end()
 	if s.unsigned.Load() {
 		return ErrUnsigned
