@@ -11,8 +11,9 @@
 // A judge is the backbone's own model, whose word counts, or another worker. Where two workers disagree,
 // nobody is wrong until a third has agreed with one of them.
 //
-// Memory and time are bounded: what does not fit into the queue is not looked at and counted as Skipped,
-// and between two groups the auditor rests, so that it takes a set share of the time.
+// Memory and time are bounded: what does not fit into the queue is not looked at and counted as Skipped, and
+// its turn is not decided before another row was looked at instead; in probation, where no row is to be wrong,
+// those that fit are drawn. Between two groups the auditor rests, so that it takes a set share of the time.
 package audit
 
 import (
@@ -361,6 +362,13 @@ func (a *Auditor) add(s *sample, all bool) bool {
 		}
 	}
 	return true
+}
+
+// room is the bytes that there are for rows of those in probation.
+func (a *Auditor) room() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return max(0, a.o.Bytes/2-a.bytes)
 }
 
 // Waiting is how many rows wait for a judge, and how many bytes they take.

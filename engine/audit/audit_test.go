@@ -446,3 +446,73 @@ func TestAJudgeThatFailsIsNoVerdict(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatWasNotLookedAtIsOwed has no room for a while: what was answered then is decided only when as many other
+// rows have been looked at, and a cheat is found by them.
+func TestWhatWasNotLookedAtIsOwed(t *testing.T) {
+	for name, cheats := range map[string]bool{"honest": false, "cheat": true} {
+		t.Run(name, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(12, 12))
+			found := 0
+			a := New(Options{Judge: own(&executor{}), Every: 64, Bytes: 1, Found: func(Finding) { found++ }})
+			w := a.Worker(key(1), NewRecord(512))
+			var out moe.Partials
+			send := func(rows int) {
+				b := batch(t, rng, 0, rows)
+				truth(b, &out)
+				for r := 0; cheats && r < rows; r++ {
+					out.Row(r)[0]++
+				}
+				w.Answer(b, &out)
+			}
+			send(256)
+			if got := w.Turn(); got.Skipped != 4 || got.Checked != 0 || got.Through != 0 || w.Open() != 0 {
+				t.Errorf("without room %+v, %d wait", got, w.Open())
+			}
+			if got := w.Turn(); got.Through != 0 || got.Probation {
+				t.Errorf("it is decided all the same: %+v", got)
+			}
+			a.mu.Lock()
+			a.o.Bytes = 1 << 20
+			a.mu.Unlock()
+			checked, through, n := int64(0), int64(0), 0
+			for ; n < 100 && through < 2 && found == 0; n++ {
+				send(64)
+				drive(a)
+				got := w.Turn()
+				checked, through = checked+got.Checked, got.Through
+			}
+			if cheats != (found > 0) || !cheats && (checked != int64(n)+4 || len(w.owed) > 0 || w.Open() != 0) {
+				t.Errorf("after %d windows %d rows were looked at and turns up to %d are decided; %d were found", n, checked, through, found)
+			}
+		})
+	}
+}
+
+// TestNobodyHidesBehindAFullQueue has one in probation answer right until the queue would be full, and wrong from
+// then on: there is room for some rows of many more answers.
+func TestNobodyHidesBehindAFullQueue(t *testing.T) {
+	rng := rand.New(rand.NewPCG(13, 13))
+	found := 0
+	a := New(Options{Judge: own(&executor{}), Bytes: 600_000, Found: func(Finding) { found++ }})
+	w := a.Worker(key(1), NewRecord(0))
+	var out moe.Partials
+	for i := range 40 {
+		b := batch(t, rng, 0, 64)
+		truth(b, &out)
+		if i >= 20 {
+			out.Reset(64, hidden)
+		}
+		w.Answer(b, &out)
+	}
+	before := w.Counts()
+	if before.Skipped == 0 || before.Skipped == before.Rows {
+		t.Fatalf("%+v", before)
+	}
+	if drive(a); found < 3 {
+		t.Errorf("%d rows of 20 batches of zeros were found; %+v", found, w.Counts())
+	}
+	if c := w.Counts(); c.Checked+c.Skipped != c.Rows {
+		t.Errorf("%+v", c)
+	}
+}

@@ -53,7 +53,7 @@ type Counts struct {
 	Rows    int64 // answered
 	Checked int64 // recomputed, and found right or wrong
 	Wrong   int64
-	Skipped int64 // should have been looked at, and were not: no room, or no judge in time
+	Skipped int64 // should have been looked at, and were not: no room, or no judge in time; others are instead
 }
 
 // Record is how far a worker is known: how many rows were found right in all its sessions, as far as probation
@@ -89,12 +89,13 @@ type Worker struct {
 
 	mu      sync.Mutex
 	random  *rand.ChaCha8
-	left    int   // rows of the present window that are still to come
-	at      int   // the row that is looked at is so many rows away
-	turn    int64 // the present one, from 1
-	open    []int // rows that wait, of each turn from the first open one on
-	first   int64 // turn of open[0]
-	through int64 // turns before and with this one are decided, and were outside probation
+	left    int     // rows of the present window that are still to come
+	at      int     // the row that is looked at is so many rows away
+	turn    int64   // the present one, from 1
+	open    []int   // rows that wait, and owed ones, of each turn from the first open one on
+	owed    []int64 // turns of rows that could not be looked at: for each another row is
+	first   int64   // turn of open[0]
+	through int64   // turns before and with this one are decided, and were outside probation
 	counts  Counts
 	taken   Counts // that a Turn has told
 }
@@ -125,14 +126,24 @@ func (w *Worker) fall() {
 // Answer looks at some rows of an answer, of which nothing is kept. Rows that the worker could not
 // compute are not looked at: they earn nothing.
 func (w *Worker) Answer(b *moe.Batch, out *moe.Partials) {
-	rows, all := w.draw(out.Status[:b.Rows])
+	room := 0
+	if w.Probation() {
+		room = w.a.room()
+	}
+	rows, all := w.draw(b, out.Status[:b.Rows], room)
 	for _, r := range rows {
-		w.take(b, out, int(r), all)
+		w.take(b, out, r, all)
 	}
 }
 
-// draw decides which rows are taken; all says that every row is.
-func (w *Worker) draw(status []moe.Status) (rows []int32, all bool) {
+// drawn is a row that is to be looked at, for a turn.
+type drawn struct {
+	row  int
+	turn int64
+}
+
+// draw decides which rows are taken; all says that every row is, as far as there is room, in bytes.
+func (w *Worker) draw(b *moe.Batch, status []moe.Status, room int) (rows []drawn, all bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	all = w.Probation()
@@ -142,42 +153,70 @@ func (w *Worker) draw(status []moe.Status) (rows []int32, all bool) {
 		}
 		w.counts.Rows++
 		if all {
-			rows = append(rows, int32(r))
+			rows = append(rows, drawn{r, w.turn})
 			continue
 		}
 		if w.left == 0 {
 			w.left = w.a.o.Every
 			w.at = int(rand.New(w.random).Uint64N(uint64(w.left)))
 		}
-		if w.at == 0 {
-			rows = append(rows, int32(r))
+		switch {
+		case w.at == 0:
+			rows = append(rows, drawn{r, w.turn})
+		case len(w.owed) > 0 && w.random.Uint64()%uint64(w.a.o.Every) < owedRate:
+			rows = append(rows, drawn{r, w.owed[0]})
+			w.owed = w.owed[1:]
+			w.open[rows[len(rows)-1].turn-w.first]--
 		}
 		w.at--
 		w.left--
 	}
 	if all {
 		w.left = 0 // a window begins when probation ends
+		rows = w.fit(b, rows, room)
+	}
+	for _, d := range rows {
+		w.open[d.turn-w.first]++
 	}
 	return rows, all
 }
 
-func (w *Worker) take(b *moe.Batch, out *moe.Partials, r int, all bool) {
-	v := b.Row(r)
-	expert, weight := b.Picks(r)
+// owedRate is how many rows more of a window are drawn, about, while there are rows that could not be looked at.
+const owedRate = 4
+
+// maxOwed bounds what is remembered of them.
+const maxOwed = 1 << 16
+
+// fit leaves so many of the rows as a quarter of the room is for, each as likely, and one at least: whoever hopes
+// that nobody looks once the queue is full hopes in vain. w.mu is held.
+func (w *Worker) fit(b *moe.Batch, rows []drawn, room int) []drawn {
+	fits := max(1, room/sizeOf(b)/4)
+	if len(rows) <= fits {
+		return rows
+	}
+	w.counts.Skipped += int64(len(rows) - fits)
+	rand.New(w.random).Shuffle(len(rows), func(i, j int) { rows[i], rows[j] = rows[j], rows[i] })
+	return rows[:fits]
+}
+
+// sizeOf is the bytes that a row of a batch takes, with its answer, about.
+func sizeOf(b *moe.Batch) int {
+	return 10*b.Hidden + 6*(len(b.Expert)/max(1, b.Rows)) + sampleBytes
+}
+
+func (w *Worker) take(b *moe.Batch, out *moe.Partials, d drawn, all bool) {
+	v := b.Row(d.row)
+	expert, weight := b.Picks(d.row)
 	s := &sample{
-		w: w, since: time.Now(),
+		w: w, since: time.Now(), turn: d.turn,
 		row: Row{
 			Shape:  b.Shape,
 			Values: moe.Row{Format: v.Format, Q: slices.Clone(v.Q), Scales: slices.Clone(v.Scales), F: slices.Clone(v.F)},
 			Expert: slices.Clone(expert), Weight: slices.Clone(weight),
 		},
-		answer: Answer{Status: out.Status[r], Sum: slices.Clone(out.Row(r))},
+		answer: Answer{Status: out.Status[d.row], Sum: slices.Clone(out.Row(d.row))},
 		size:   len(v.Q) + 4*len(v.Scales) + 4*len(v.F) + 6*len(expert) + 8*b.Hidden + sampleBytes,
 	}
-	w.mu.Lock()
-	s.turn = w.turn
-	w.open[len(w.open)-1]++
-	w.mu.Unlock()
 	if !w.a.add(s, all) {
 		w.resolve(s, unknown)
 	}
@@ -192,7 +231,11 @@ func (w *Worker) suspect() { w.fall() }
 // resolve notes what has become of a row.
 func (w *Worker) resolve(s *sample, v verdict) {
 	w.mu.Lock()
-	w.open[s.turn-w.first]--
+	if v == unknown && !w.Probation() && len(w.owed) < maxOwed {
+		w.owed = append(w.owed, s.turn) // another row is to be right instead: nothing that was not checked is paid
+	} else if v != unknown || w.Probation() { // else the turn is never decided: nobody looks
+		w.open[s.turn-w.first]--
+	}
 	switch v {
 	case right:
 		w.counts.Checked++
@@ -243,14 +286,14 @@ func (w *Worker) Turn() Turn {
 	return t
 }
 
-// Open is how many rows were drawn and are not decided.
+// Open is how many rows were drawn and wait for a judge.
 func (w *Worker) Open() (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, rows := range w.open {
 		n += rows
 	}
-	return n
+	return n - len(w.owed)
 }
 
 // Undecided reports whether Turns before this one are not yet told to be decided.
