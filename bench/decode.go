@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"kvasir/engine"
+	"kvasir/engine/synth"
 	"kvasir/engine/worker"
 	"kvasir/internal/moe"
 	"kvasir/kernels/variant"
@@ -66,6 +67,24 @@ func (d Decode) Check() error {
 	if most := max(d.Flights, 1) * d.Sequences[len(d.Sequences)-1]; most > sequencesMost {
 		return fmt.Errorf("%w: --flights %d of --sequences %d is %d sequences, want at most %d", ErrSettings, d.Flights,
 			d.Sequences[len(d.Sequences)-1], most, sequencesMost)
+	}
+	if d.Path == "" { // what a file has is known when it is read
+		m, err := synth.Like(d.Like)
+		if err != nil {
+			return fmt.Errorf("%w: --like: %w", ErrSettings, err)
+		}
+		return d.fits(m.Layers)
+	}
+	return nil
+}
+
+// fits refuses more layers or workers than a model has layers.
+func (d Decode) fits(layers int) error {
+	if d.Layers < 0 || d.Layers > layers {
+		return fmt.Errorf("%w: --layers %d, want 0 (all) to %d, which the model has", ErrSettings, d.Layers, layers)
+	}
+	if d.Workers > layers {
+		return fmt.Errorf("%w: --workers %d for %d layers; lower --workers", ErrSettings, d.Workers, layers)
 	}
 	return nil
 }
@@ -143,11 +162,8 @@ func (d Decode) Run(ctx context.Context, o Observer) (*Report, error) {
 // describe fills in what the model is, and which layers go to workers.
 func (r *decodeRun) describe() error {
 	c, s := &r.rig.model.Config, &r.report.Settings
-	if r.m.Layers < 0 || r.m.Layers > c.Layers {
-		return fmt.Errorf("%w: --layers %d, want 0 (all) to %d, which the model has", ErrSettings, r.m.Layers, c.Layers)
-	}
-	if r.m.Workers > c.Layers {
-		return fmt.Errorf("%w: --workers %d for %d layers; lower --workers", ErrSettings, r.m.Workers, c.Layers)
+	if err := r.m.fits(c.Layers); err != nil {
+		return err
 	}
 	n := r.m.Layers
 	if n == 0 {

@@ -120,5 +120,8 @@ func TestDecodeNamesTheFlagToChange(t *testing.T) {
 		if !errors.Is(err, ErrSettings) || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}
+		if err := d.Check(); !errors.Is(err, ErrSettings) && d.Like != "qwen3-235b-a22b" { // memory is known later
+			t.Errorf("%q: %v before anything is made, want ErrSettings", want, err)
+		}
 	}
 }

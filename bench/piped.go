@@ -74,7 +74,7 @@ func (p *pipeline) run(ctx context.Context) error {
 
 // comparedPart of the rows of an answer that is counted are compared, in turn: to compare all of 512 rows takes a
 // tenth of the time in which a stub answers them.
-const comparedPart = 16
+const comparedPart = 32
 
 // compare compares an answer with what it has to be: the first and the last ones of a flight, which are not counted,
 // as a whole, and of each other one the part whose turn it is. It tells how long that took.

@@ -374,6 +374,9 @@ func (a *app) model(ctx context.Context, c *cli) error {
 // serve runs the scenario of that name, with its client in another process of this program.
 func (a *app) serve(ctx context.Context, c *cli) error {
 	s := c.serve()
+	if c.Load.given && c.Load.d == 0 {
+		return usagef("--load 0s, want 1s to 24h")
+	}
 	if err := s.Check(); err != nil {
 		return settings(err)
 	}
