@@ -29,22 +29,31 @@ func (m meter) enter(s relay.Session, f func(ctx context.Context, id ledger.Sess
 	if err == nil {
 		err = f(ctx, id)
 	}
-	if err != nil && m.log != nil {
+	if err != nil && m.log != nil && !errors.Is(err, ledger.ErrUnwritten) { // the ledger says that itself, once
 		m.log.Error("the ledger has no entry of a session", "session", s.ID, "error", err)
 	}
 }
 
 // Begin enters a session.
 func (m meter) Begin(s relay.Session) {
-	m.enter(s, func(ctx context.Context, id ledger.SessionID) error {
-		return m.books.Begin(ctx, ledger.Session{ID: id, Worker: s.Worker, Backbone: s.Backbone, Start: s.Began})
-	})
+	m.enter(s, func(ctx context.Context, id ledger.SessionID) error { return m.begin(ctx, s, id) })
+}
+
+func (m meter) begin(ctx context.Context, s relay.Session, id ledger.SessionID) error {
+	return m.books.Begin(ctx, ledger.Session{ID: id, Worker: s.Worker, Backbone: s.Backbone, Start: s.Began})
 }
 
 // Count enters the bytes of a session so far.
 func (m meter) Count(s relay.Session, toBackbone, toWorker uint64) {
 	m.enter(s, func(ctx context.Context, id ledger.SessionID) error {
-		return m.books.Meter(ctx, ledger.Count{Session: id, ToWorker: int64(toWorker), ToBackbone: int64(toBackbone)})
+		count := ledger.Count{Session: id, ToWorker: int64(toWorker), ToBackbone: int64(toBackbone)}
+		err := m.books.Meter(ctx, count)
+		if errors.Is(err, ledger.ErrNoSession) { // its beginning could not be written then
+			if err = m.begin(ctx, s, id); err == nil {
+				err = m.books.Meter(ctx, count)
+			}
+		}
+		return err
 	})
 }
 

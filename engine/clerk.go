@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -49,6 +50,7 @@ type clerk struct {
 	log    *slog.Logger
 	queue  chan ledger.Item
 	every  time.Duration // between two ways to the hub
+	unkept []ledger.Item // that the disk has refused, clerkQueue at most; of run
 
 	mu       sync.Mutex
 	session  string
@@ -122,6 +124,7 @@ func (c *clerk) run(ctx context.Context) {
 		case i := <-c.queue:
 			c.keep(ctx, i)
 		case <-timer.C:
+			c.keep(ctx)
 			said = c.bring(ctx, said)
 			timer.Reset(c.every)
 		case <-ctx.Done():
@@ -132,13 +135,27 @@ func (c *clerk) run(ctx context.Context) {
 	for len(c.queue) > 0 {
 		c.keep(last, <-c.queue)
 	}
+	c.keep(last)
 	c.bring(last, said)
 }
 
-// keep puts an item on the disk. It is not given up when ctx ends meanwhile.
-func (c *clerk) keep(ctx context.Context, i ledger.Item) {
-	if err := c.outbox.Put(context.WithoutCancel(ctx), i); err != nil {
-		c.log.Error("a receipt cannot be kept", "error", err)
+// keep puts items on the disk, after those that it has refused before. It is not given up when ctx ends
+// meanwhile. What the disk refuses, of which the outbox tells, waits.
+func (c *clerk) keep(ctx context.Context, items ...ledger.Item) {
+	c.unkept = append(c.unkept, items...)
+	for len(c.unkept) > 0 {
+		err := c.outbox.Put(context.WithoutCancel(ctx), c.unkept[0])
+		if errors.Is(err, ledger.ErrUnwritten) {
+			if over := len(c.unkept) - clerkQueue; over > 0 {
+				c.log.Warn("receipts are not kept: the disk refuses them for too long", "receipts", over)
+				c.unkept = c.unkept[over:]
+			}
+			break
+		}
+		if err != nil {
+			c.log.Error("a receipt cannot be kept", "error", err)
+		}
+		c.unkept = c.unkept[1:]
 	}
 	c.count(ctx)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"time"
@@ -77,9 +78,9 @@ func (s *metricsServer) close() {
 }
 
 // hubMetrics adds what a hub counts.
-func hubMetrics(h *relay.Hub) func(*metrics.Registry) {
+func hubMetrics(h *relay.Hub, books func() map[string]uint64) func(*metrics.Registry) {
 	return func(r *metrics.Registry) {
-		r.Relay("hub", h.Counts, func() map[string]int {
+		r.Relay("hub", both(h.Counts, books), func() map[string]int {
 			s := h.Status()
 			return map[string]int{"connections": s.Conns, "waiting_workers": s.Waiting, "backbones": s.Backbones, "sessions": s.Sessions}
 		})
@@ -87,8 +88,20 @@ func hubMetrics(h *relay.Hub) func(*metrics.Registry) {
 }
 
 // gatewayMetrics adds what a gateway counts.
-func gatewayMetrics(g *relay.Gateway) func(*metrics.Registry) {
+func gatewayMetrics(g *relay.Gateway, books func() map[string]uint64) func(*metrics.Registry) {
 	return func(r *metrics.Registry) {
-		r.Relay("gateway", g.Counts, func() map[string]int { return map[string]int{"connections": g.Active()} })
+		r.Relay("gateway", both(g.Counts, books), func() map[string]int { return map[string]int{"connections": g.Active()} })
+	}
+}
+
+// both are the counts of two, whose names differ; the second may be nil.
+func both(a, b func() map[string]uint64) func() map[string]uint64 {
+	if b == nil {
+		return a
+	}
+	return func() map[string]uint64 {
+		all := maps.Clone(a())
+		maps.Copy(all, b())
+		return all
 	}
 }

@@ -110,7 +110,7 @@ func (n *HubNode) start(o HubOptions) (err error) {
 	if n.Hub, err = relay.NewHub(c); err != nil {
 		return err
 	}
-	if n.metrics, err = o.Metrics.open(o.Log, hubMetrics(n.Hub)); err != nil {
+	if n.metrics, err = o.Metrics.open(o.Log, hubMetrics(n.Hub, n.books.Counts)); err != nil {
 		return err
 	}
 	n.Ref = HubRef{ID: n.ID(), Addr: n.l.Addr().String()}
@@ -230,7 +230,7 @@ func NewGatewayNode(o GatewayOptions) (*GatewayNode, error) {
 		n.Gateway.Close()
 		return nil, errors.Join(err, n.l.Close())
 	}
-	if n.metrics, err = o.Metrics.open(o.Log, gatewayMetrics(n.Gateway)); err != nil {
+	if n.metrics, err = o.Metrics.open(o.Log, gatewayMetrics(n.Gateway, n.wallets.counts())); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
 	return n, nil

@@ -32,8 +32,8 @@ func (n *ServeNode) observe() {
 		n.metrics.Relay("backbone", n.swarm.Counts, func() map[string]int { return nil })
 	}
 	if n.embedded != nil {
-		hubMetrics(n.embedded.hub.Hub)(n.metrics)
-		gatewayMetrics(n.embedded.gateway.Gateway)(n.metrics)
+		hubMetrics(n.embedded.hub.Hub, n.embedded.hub.books.Counts)(n.metrics)
+		gatewayMetrics(n.embedded.gateway.Gateway, n.embedded.gateway.wallets.counts())(n.metrics)
 	}
 	n.handler.Handle("/metrics", n.metrics.Handler())
 	var failing func() []WorkerFailed

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -148,7 +149,7 @@ func (a *accounts) tell(limit time.Duration, last bool) bool {
 		if r, err = a.sign(ctx); err != nil || r == nil {
 			break
 		}
-		if last && a.s.c.Outbox != nil {
+		if last && a.s.c.Outbox != nil && r.kept {
 			a.reporter.Done(r.Sequence)
 			wait = append(wait, r)
 			continue
@@ -171,6 +172,7 @@ func (a *accounts) tell(limit time.Duration, last bool) bool {
 type signedReport struct {
 	ledger.Report
 	signed []byte
+	kept   bool // here; it is not where the disk refuses that
 }
 
 // sign returns a report that is kept here, or nil where there is nothing to say.
@@ -183,13 +185,23 @@ func (a *accounts) sign(ctx context.Context) (*signedReport, error) {
 	if r.Report, err = ledger.Parse(signed); err != nil {
 		return nil, err
 	}
-	if err := a.s.keepReport(ctx, a.hub, signed); err != nil {
+	err = a.s.keepReport(ctx, a.hub, signed)
+	if r.kept = err == nil; unlessUnwritten(err) != nil {
 		return nil, err
 	}
 	if a.s.c.Log != nil {
 		a.s.c.Log.Debug("report signed", "session", r.Session, "sequence", r.Sequence, "hash", fmt.Sprintf("%x", ledger.HashOf(signed)))
 	}
 	return r, nil
+}
+
+// unlessUnwritten is an error of an outbox, without that it could not be written: it says that itself, the hub's
+// acknowledgement is one all the same, and a hub that is given a report twice takes it once.
+func unlessUnwritten(err error) error {
+	if errors.Is(err, ledger.ErrUnwritten) {
+		return nil
+	}
+	return err
 }
 
 // give gives a report to the hub, and then to the worker.
@@ -200,7 +212,7 @@ func (a *accounts) give(ctx context.Context, r *signedReport) error {
 	}
 	a.reporter.Done(r.Sequence)
 	if a.s.c.Outbox != nil {
-		err = a.s.c.Outbox.Took(ctx, a.hub, &r.Report, given)
+		err = unlessUnwritten(a.s.c.Outbox.Took(ctx, a.hub, &r.Report, given))
 	}
 	// The worker learns what was signed for it; one that has left looks into its wallet.
 	_ = a.w.session.SendReceipt(wire.Receipt{Sequence: uint64(r.Sequence), Signed: r.signed})

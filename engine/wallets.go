@@ -141,6 +141,14 @@ func (w *wallets) addFeed(o *GatewayOptions, h HubRef, root seal.PublicKey) erro
 	return nil
 }
 
+// counts returns Wallet.Counts; nil: there are none.
+func (w *wallets) counts() func() map[string]uint64 {
+	if w == nil {
+		return nil
+	}
+	return w.wallet.Counts
+}
+
 // follow credits until ctx ends, and once more then.
 func (w *wallets) follow(ctx context.Context) {
 	if w == nil {

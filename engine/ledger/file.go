@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/pressly/goose/v3"
 	"modernc.org/sqlite"
@@ -41,8 +43,8 @@ var (
 // file is a database of one of two sorts, which understand the same statements and have the same schema. In
 // both one transaction writes at a time, whoever's it is, and sees all that was written before it.
 //
-// A SQLite file has one connection: this program's only writer. Other processes may have the same file open;
-// a writer waits up to five seconds for another.
+// A SQLite file has two connections: the writer's, and one that reads. Other processes may have the same file
+// open; a writer waits up to five seconds for another.
 //
 // A name space in PostgreSQL is shared by several hubs, or several gateways. A writer begins by taking the
 // lock of the name space (pg_advisory_xact_lock), and waits for it up to fifteen seconds. Ids of the rows are
@@ -51,6 +53,9 @@ type file struct {
 	path string // or where the database is, without a password
 	db   *sql.DB
 	lock *lock // of PostgreSQL; nil: SQLite
+	w    *writer
+
+	once sync.Once // of close
 
 	// step is set by tests, and called after every statement of a transaction and after its end.
 	step func(statement string)
@@ -58,10 +63,21 @@ type file struct {
 
 // openFile opens a database, or makes it, and brings it to the present schema. It is at a URL of PostgreSQL, or
 // a SQLite file, of mode 0600 in a folder of mode 0700.
-func openFile(ctx context.Context, path string, k kind) (_ *file, err error) {
+func openFile(ctx context.Context, path string, k kind, log *slog.Logger) (f *file, err error) {
 	if isURL(path) && !k.alone {
-		return openPostgres(ctx, path, k)
+		f, err = openPostgres(ctx, path, k)
+	} else {
+		f, err = openSQLite(ctx, path, k)
 	}
+	if err != nil {
+		return nil, err
+	}
+	f.w = &writer{jobs: make(chan *job), quit: make(chan struct{}), ended: make(chan struct{}), log: orDiscard(log)}
+	go f.run()
+	return f, nil
+}
+
+func openSQLite(ctx context.Context, path string, k kind) (_ *file, err error) {
 	path, err = filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("ledger: %w", err)
@@ -81,7 +97,7 @@ func openFile(ctx context.Context, path string, k kind) (_ *file, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("ledger: open %s: %w", path, err)
 	}
-	db.SetMaxOpenConns(1)
+	db.SetMaxOpenConns(2)
 	f := &file{path: path, db: db}
 	if err := f.prepare(ctx, k); err != nil {
 		return nil, errors.Join(err, db.Close())
@@ -96,7 +112,7 @@ func dsn(path string) string {
 	}
 	options := url.Values{
 		"_txlock": {"immediate"},
-		"_pragma": {"busy_timeout(5000)", "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)"},
+		"_pragma": {"busy_timeout(5000)", "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)", "temp_store(2)"},
 	}
 	u := url.URL{Scheme: "file", Path: slashed, RawQuery: options.Encode()}
 	return u.String()
@@ -145,7 +161,12 @@ func (f *file) migrate(ctx context.Context, k kind, dialect goose.Dialect) error
 	return f.explain(err)
 }
 
-func (f *file) close() error { return f.explain(f.db.Close()) }
+// close ends the writer and closes the database. Only the first call does.
+func (f *file) close() error {
+	f.once.Do(func() { close(f.w.quit) })
+	<-f.w.ended
+	return f.explain(f.db.Close())
+}
 
 // explain makes one clear line of what the database says.
 func (f *file) explain(err error) error {
@@ -173,53 +194,6 @@ func (f *file) explain(err error) error {
 		return fmt.Errorf("ledger: %s is held by another process; try again (%w)", f.path, err)
 	}
 	return fmt.Errorf("ledger: %s: %w", f.path, err)
-}
-
-// tx is a transaction.
-type tx struct {
-	*sql.Tx
-	step func(string)
-}
-
-func (t *tx) exec(ctx context.Context, query string, args ...any) error {
-	_, err := t.ExecContext(ctx, query, args...)
-	t.step(query)
-	return err
-}
-
-// insert runs a statement that ends in RETURNING id.
-func (t *tx) insert(ctx context.Context, query string, args ...any) (id int64, err error) {
-	err = t.QueryRowContext(ctx, query, args...).Scan(&id)
-	t.step(query)
-	return id, err
-}
-
-// update runs do in a transaction. When it returns nil, what do has written is on the disk; else
-// nothing of it is. Errors of this package come back as they are.
-func (f *file) update(ctx context.Context, do func(*tx) error) error {
-	step := f.step
-	if step == nil {
-		step = func(string) {}
-	}
-	begun, err := f.db.BeginTx(ctx, nil)
-	if err != nil {
-		return f.explain(err)
-	}
-	step("BEGIN")
-	err = f.lock.take(ctx, begun)
-	if err == nil {
-		err = do(&tx{begun, step})
-	}
-	if err != nil {
-		_ = begun.Rollback() // err says more
-		if own(err) {
-			return err
-		}
-		return f.explain(err)
-	}
-	err = begun.Commit()
-	step("COMMIT")
-	return f.explain(err)
 }
 
 // own reports whether an error is about what was asked, and not about the file.

@@ -1,7 +1,10 @@
 package ledger
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -105,20 +108,45 @@ func TestFileIsRefused(t *testing.T) {
 	}
 }
 
-func TestDamageIsToldWhereItIsFound(t *testing.T) {
+// A damaged row stops what depends on it, by name, and nothing else; what it has stopped comes again with a copy.
+func TestDamageIsRefusedAndAllElseGoesOn(t *testing.T) {
 	both(t, func(t *testing.T) {
-		s := newSwarm(t, 1)
-		path := temp(t)
-		w := openWallet(t, path, s)
-		r := s.reporter(1, 0)
-		feed := s.entries(next(t, r, 1))
-		poll(t, w, feed)
-		run(t, w, "UPDATE reports SET signed = substr(signed, 1, 20)")
-		feed = append(feed, s.entries(next(t, r, 2))...).renumber()
-		_, err := w.Poll(t.Context(), "hub", feed)
-		wantError(t, err, ErrDamaged)
-		if n, err := w.watermark(t.Context(), "hub"); n.ID != 1 || err != nil {
-			t.Fatalf("watermark %d, %v: damage must not be passed by", n, err)
+		for name, damage := range map[string]string{
+			"the report before": "UPDATE reports SET signed = substr(signed, 1, 20) WHERE id = 1",
+			"an amount":         "UPDATE reports SET nkvr = nkvr + 7 WHERE id = 1",
+		} {
+			t.Run(name, func(t *testing.T) {
+				s := newSwarm(t, 2)
+				var said bytes.Buffer
+				path := temp(t)
+				w, err := OpenWallet(t.Context(), path, s.root.Public(), slog.New(slog.NewTextHandler(&said, nil)))
+				must(t, err)
+				t.Cleanup(func() { _ = w.Close() })
+				a, b := s.reporter(1, 0), s.reporter(2, 1)
+				feed := s.entries(next(t, a, 1), next(t, b, 10))
+				poll(t, w, feed)
+				copied := copyOf(t, path, walletFile)
+				run(t, w, damage)
+				feed = append(feed, s.entries(nextAudited(t, a, 2, holds(2)), nextAudited(t, b, 20, holds(2)))...).renumber()
+				got := poll(t, w, feed)
+				if got.Refused != 1 || got.Credited != 1 || w.Counts()["refused_ledger_damaged"] != 1 ||
+					strings.Count(said.String(), ErrDamaged.Error()) != 1 {
+					t.Fatalf("polled %+v, counted %v, said:\n%s", got, w.Counts(), &said)
+				}
+				poll(t, w, feed)
+				other, err := w.Balance(t.Context(), s.workers[1])
+				must(t, err)
+				if other.Settled != 30*perPick {
+					t.Fatalf("who has to do with it has %+v", other)
+				}
+				if err := w.Verify(t.Context()); !errors.Is(err, ErrUnbalanced) || !strings.Contains(err.Error(), "report 1") {
+					t.Fatalf("verified: %v", err)
+				}
+				again := openWallet(t, copied, s)
+				poll(t, again, feed)
+				wantMoney(t, again, s.workers[0], money{settled: 3})
+				wantMoney(t, again, s.workers[1], money{settled: 30})
+			})
 		}
 	})
 }

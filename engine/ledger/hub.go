@@ -14,13 +14,14 @@ import (
 // Hub is the ledger of a hub: what its meter counted, and the reports that it was given. It is safe
 // for concurrent use. Whatever returned nil is on the disk.
 type Hub struct {
-	file *file
-	log  *slog.Logger
+	file    *file
+	log     *slog.Logger
+	refused tally
 }
 
 // OpenHub opens the ledger at path, or makes one. log may be nil.
 func OpenHub(ctx context.Context, path string, log *slog.Logger) (*Hub, error) {
-	f, err := openFile(ctx, path, hubFile)
+	f, err := openFile(ctx, path, hubFile, log)
 	if err != nil {
 		return nil, err
 	}
@@ -108,6 +109,7 @@ type Count struct {
 func (h *Hub) Meter(ctx context.Context, counts ...Count) error {
 	var refused []error
 	err := h.file.update(ctx, func(t *tx) error {
+		refused = nil
 		for _, c := range counts {
 			err := meter(ctx, t, c)
 			switch {
@@ -158,46 +160,65 @@ func (h *Hub) Claim(ctx context.Context, grant seal.Grant, signed []byte) (Repor
 }
 
 // enter is Append, or with a grant Claim.
-func (h *Hub) enter(ctx context.Context, signed []byte, grant *seal.Grant) (r Report, fresh bool, err error) {
-	if r, err = Verify(signed); err != nil {
-		return Report{}, false, err
-	}
-	total, err := r.Total()
-	if err != nil {
-		return Report{}, false, err
-	}
-	err = h.file.update(ctx, func(t *tx) error {
-		if grant != nil && grant.Key == r.Backbone {
-			s := Session{ID: r.Session, Worker: r.Worker, Backbone: *grant, Start: r.Time}
-			if err := begin(ctx, t, &s, grant.String(), 1); err != nil {
-				return err
-			}
-		}
-		worker, backbone, err := parties(ctx, t, r.Session)
-		if err != nil {
+func (h *Hub) enter(ctx context.Context, signed []byte, grant *seal.Grant) (Report, bool, error) {
+	c, err := claimed(signed, grant)
+	var fresh bool
+	if err == nil {
+		err = h.file.update(ctx, func(t *tx) (err error) {
+			fresh, err = c.enter(ctx, t)
 			return err
-		}
-		if worker != r.Worker || backbone != r.Backbone {
-			return fmt.Errorf("%w: report %d of session %s names other keys", ErrWrongSession, r.Sequence, r.Session)
-		}
-		stored, err := place(ctx, t, &r, signed, "SELECT sequence, signed FROM reports WHERE session = $1",
-			r.Session.String())
-		if grant != nil && errors.Is(err, ErrGap) {
-			err = nil
-		}
-		if stored || err != nil {
-			return err
-		}
-		fresh = true
-		_, err = t.insert(ctx, `INSERT INTO reports (id, session, sequence, worker, picks, bytes, signed, mark)
-			SELECT `+nextEntry+`, $1, $2, $3, $4, $5, $6, $7 RETURNING id`,
-			r.Session.String(), r.Sequence, r.Worker.String(), total.Picks, total.Bytes, signed, newMark())
-		return err
-	})
+		})
+	}
 	if err != nil {
+		h.refused.add(err)
 		return Report{}, false, err
 	}
-	return r, fresh, nil
+	return c.report, fresh, nil
+}
+
+// claim is a report that comes to a hub, after the checks that need no file.
+type claim struct {
+	report Report
+	total  Total
+	signed []byte
+	grant  *seal.Grant // see Claim; nil: see Append
+}
+
+func claimed(signed []byte, grant *seal.Grant) (c claim, err error) {
+	c = claim{signed: signed, grant: grant}
+	if c.report, err = Verify(signed); err == nil {
+		c.total, err = c.report.Total()
+	}
+	return c, err
+}
+
+// enter enters the report; fresh says that it is new.
+func (c *claim) enter(ctx context.Context, t *tx) (fresh bool, err error) {
+	r := &c.report
+	if c.grant != nil && c.grant.Key == r.Backbone {
+		s := Session{ID: r.Session, Worker: r.Worker, Backbone: *c.grant, Start: r.Time}
+		if err := begin(ctx, t, &s, c.grant.String(), 1); err != nil {
+			return false, err
+		}
+	}
+	worker, backbone, err := parties(ctx, t, r.Session)
+	if err != nil {
+		return false, err
+	}
+	if worker != r.Worker || backbone != r.Backbone {
+		return false, fmt.Errorf("%w: report %d of session %s names other keys", ErrWrongSession, r.Sequence, r.Session)
+	}
+	stored, err := place(ctx, t, r, c.signed, "SELECT sequence, signed FROM reports WHERE session = $1", r.Session.String())
+	if c.grant != nil && errors.Is(err, ErrGap) {
+		err = nil
+	}
+	if stored || err != nil {
+		return false, err
+	}
+	_, err = t.insert(ctx, `INSERT INTO reports (id, session, sequence, worker, picks, bytes, signed, mark)
+		SELECT `+nextEntry+`, $1, $2, $3, $4, $5, $6, $7 RETURNING id`,
+		r.Session.String(), r.Sequence, r.Worker.String(), c.total.Picks, c.total.Bytes, c.signed, newMark())
+	return true, err
 }
 
 // nextEntry is the id of the next entry of the feed.
@@ -208,8 +229,8 @@ const nextEntry = "(SELECT max(id) + 1 FROM (SELECT 0 AS id UNION ALL SELECT max
 func place(ctx context.Context, t *tx, r *Report, signed []byte, chain string, args ...any) (stored bool, err error) {
 	var sequence int64
 	var last []byte
-	newest := chain + fmt.Sprintf(" AND sequence <= %d ORDER BY sequence DESC LIMIT 1", r.Sequence)
-	err = t.QueryRowContext(ctx, newest, args...).Scan(&sequence, &last)
+	newest := chain + fmt.Sprintf(" AND sequence <= $%d ORDER BY sequence DESC LIMIT 1", len(args)+1)
+	err = t.QueryRowContext(ctx, newest, append(args, r.Sequence)...).Scan(&sequence, &last)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return false, err
 	}
@@ -278,3 +299,7 @@ func (h *Hub) Work(ctx context.Context) (all []Work, err error) {
 		ORDER BY s.worker`)
 	return all, err
 }
+
+// Counts returns how many reports and statements were refused, by the reason, and how often nothing could be
+// written.
+func (h *Hub) Counts() map[string]uint64 { return h.refused.counts(h.file) }

@@ -11,40 +11,45 @@ import (
 // State enters what a worker says of a report that is here. The same may come again; it returns true for
 // what is new here.
 func (h *Hub) State(ctx context.Context, signed []byte) (s Statement, fresh bool, err error) {
-	if s, err = VerifyStatement(signed); err != nil {
-		return Statement{}, false, err
+	if s, err = VerifyStatement(signed); err == nil {
+		err = h.file.update(ctx, func(t *tx) (err error) {
+			fresh, err = s.enter(ctx, t, signed)
+			return err
+		})
 	}
-	err = h.file.update(ctx, func(t *tx) error {
-		worker, backbone, err := parties(ctx, t, s.Session)
-		if err != nil {
-			return err
-		}
-		if worker != s.Worker || backbone != s.Backbone {
-			return fmt.Errorf("%w: statement on report %d of session %s names other keys", ErrWrongSession, s.Sequence, s.Session)
-		}
-		var has int
-		err = t.QueryRowContext(ctx, "SELECT count(*) FROM reports WHERE session = $1 AND sequence = $2",
-			s.Session.String(), s.Sequence).Scan(&has)
-		if err == nil && has == 0 {
-			err = fmt.Errorf("%w: %d of session %s", ErrNoReport, s.Sequence, s.Session)
-		}
-		if err != nil {
-			return err
-		}
-		stored, err := samePlace(ctx, t, &s, "SELECT signed FROM statements WHERE session = $1 AND sequence = $2",
-			s.Session.String(), s.Sequence)
-		if stored || err != nil {
-			return err
-		}
-		fresh = true
-		_, err = t.insert(ctx, "INSERT INTO statements (id, session, sequence, signed, mark) SELECT "+nextEntry+
-			", $1, $2, $3, $4 RETURNING id", s.Session.String(), s.Sequence, signed, newMark())
-		return err
-	})
 	if err != nil {
+		h.refused.add(err)
 		return Statement{}, false, err
 	}
 	return s, fresh, nil
+}
+
+// enter enters the statement; fresh says that it is new.
+func (s *Statement) enter(ctx context.Context, t *tx, signed []byte) (fresh bool, err error) {
+	worker, backbone, err := parties(ctx, t, s.Session)
+	if err != nil {
+		return false, err
+	}
+	if worker != s.Worker || backbone != s.Backbone {
+		return false, fmt.Errorf("%w: statement on report %d of session %s names other keys", ErrWrongSession, s.Sequence, s.Session)
+	}
+	var has int
+	err = t.QueryRowContext(ctx, "SELECT count(*) FROM reports WHERE session = $1 AND sequence = $2",
+		s.Session.String(), s.Sequence).Scan(&has)
+	if err == nil && has == 0 {
+		err = fmt.Errorf("%w: %d of session %s", ErrNoReport, s.Sequence, s.Session)
+	}
+	if err != nil {
+		return false, err
+	}
+	stored, err := samePlace(ctx, t, s, "SELECT signed FROM statements WHERE session = $1 AND sequence = $2",
+		s.Session.String(), s.Sequence)
+	if stored || err != nil {
+		return false, err
+	}
+	_, err = t.insert(ctx, "INSERT INTO statements (id, session, sequence, signed, mark) SELECT "+nextEntry+
+		", $1, $2, $3, $4 RETURNING id", s.Session.String(), s.Sequence, signed, newMark())
+	return true, err
 }
 
 // samePlace reports whether there is a statement in the place of s already, which a query finds. Another one
@@ -84,7 +89,7 @@ const entries = `(SELECT r.id, s.grant_text AS grant_text, r.signed AS report, N
 func (h *Hub) After(ctx context.Context, at Mark, limit int) (page Page, err error) {
 	limit = max(1, min(limit, PageMax))
 	page.Entries = []Entry{}
-	err = h.file.db.QueryRowContext(ctx, "SELECT coalesce(max(id), 0) FROM "+entries).Scan(&page.Last)
+	err = h.file.db.QueryRowContext(ctx, "SELECT "+nextEntry+" - 1").Scan(&page.Last)
 	if err != nil {
 		return Page{}, h.file.explain(err)
 	}
@@ -129,24 +134,30 @@ func (h *Hub) read(ctx context.Context, id int64) error {
 // Acknowledged returns up to which sequence of a session all reports from a given one on, and the statements on
 // them, are in a wallet; 0: not even that one. Those before it may be missing here.
 func (h *Hub) Acknowledged(ctx context.Context, id SessionID, from int64) (reports, statements int64, err error) {
-	for _, q := range []struct {
-		table string
-		to    *int64
-	}{{"reports", &reports}, {"statements", &statements}} {
-		next := from
-		err := h.file.each(ctx, func(scan func(...any) error) error {
-			var sequence int64
-			err := scan(&sequence)
-			if err == nil && sequence == next {
-				*q.to = sequence
-				next++
-			}
-			return err
-		}, fmt.Sprintf(`SELECT sequence FROM %s WHERE session = $1 AND sequence >= $2
-			AND id <= (SELECT coalesce(max(entry), 0) FROM readers) ORDER BY sequence`, q.table), id.String(), from)
-		if err != nil {
+	reports, statements, err = acknowledged(ctx, h.file.db.QueryContext, id, from)
+	return reports, statements, h.file.explain(err)
+}
+
+func acknowledged(ctx context.Context, query func(context.Context, string, ...any) (*sql.Rows, error), id SessionID, from int64) (
+	reports, statements int64, err error,
+) {
+	const read = "WHERE session = $1 AND sequence >= $2 AND id <= (SELECT coalesce(max(entry), 0) FROM readers)"
+	rows, err := query(ctx, "SELECT 0, sequence FROM reports "+read+" UNION ALL SELECT 1, sequence FROM statements "+read+
+		" ORDER BY 1, 2", id.String(), from)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	upTo, next := [2]int64{}, [2]int64{from, from}
+	for rows.Next() {
+		var what, sequence int64
+		if err := rows.Scan(&what, &sequence); err != nil {
 			return 0, 0, err
 		}
+		if sequence == next[what] {
+			upTo[what] = sequence
+			next[what]++
+		}
 	}
-	return reports, statements, nil
+	return upTo[0], upTo[1], rows.Err()
 }

@@ -61,6 +61,9 @@ var (
 	// ErrOverflow: an amount is too large to be true.
 	ErrOverflow = errors.New("ledger: amount is too large")
 
+	// ErrFuture: a report or statement is of a time that is not to come for long.
+	ErrFuture = errors.New("ledger: signed in the future")
+
 	// ErrRate: a rate cannot hold from then on.
 	ErrRate = errors.New("ledger: rate cannot be set")
 

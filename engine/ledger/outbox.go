@@ -41,7 +41,7 @@ type Given struct {
 
 // OpenOutbox opens the outbox at path, or makes one. log may be nil.
 func OpenOutbox(ctx context.Context, path string, log *slog.Logger) (*Outbox, error) {
-	f, err := openFile(ctx, path, outboxFile)
+	f, err := openFile(ctx, path, outboxFile, log)
 	if err != nil {
 		return nil, err
 	}
@@ -59,6 +59,7 @@ func (o *Outbox) Put(ctx context.Context, i Item) error {
 	}
 	lost := 0
 	err = o.file.update(ctx, func(t *tx) error {
+		lost = 0
 		err := t.exec(ctx, `INSERT INTO items (id, hub, session, sequence, grant_text, report, statement, given)
 			SELECT coalesce(max(id), 0) + 1, $1, $2, $3, $4, $5, $6, 0 FROM items WHERE true ON CONFLICT DO NOTHING`,
 			i.Hub, r.Session.String(), r.Sequence, i.Grant.String(), i.Report, append([]byte{}, i.Statement...))
@@ -187,21 +188,50 @@ func (o *Outbox) items(ctx context.Context, hub, session string) (all []kept, er
 // Receive is the hub's side of Outbox.Flush: it enters the report, and the statement where there is one. The
 // caller has checked the grant. What will never be taken is Given.Refused; an error is worth another try.
 func (h *Hub) Receive(ctx context.Context, i Item) (g Given, err error) {
-	r, fresh, err := h.Claim(ctx, i.Grant, i.Report)
-	var stated bool
-	if err == nil && len(i.Statement) > 0 {
-		_, stated, err = h.State(ctx, i.Statement)
+	c, err := claimed(i.Report, &i.Grant)
+	if err != nil {
+		return h.gaveUp(err)
 	}
-	switch {
-	case refusal(err), errors.Is(err, ErrWrongSession), errors.Is(err, ErrNoSession):
+	var s Statement
+	var cannot error // enter the statement; the report is
+	if len(i.Statement) > 0 {
+		s, cannot = VerifyStatement(i.Statement)
+	}
+	spoilt := cannot
+	err = h.file.update(ctx, func(t *tx) error {
+		g, cannot = Given{}, spoilt
+		fresh, err := c.enter(ctx, t)
+		if err != nil {
+			return err
+		}
+		g.Fresh = fresh
+		if len(i.Statement) > 0 && cannot == nil {
+			fresh, cannot = s.enter(ctx, t, i.Statement)
+			if cannot != nil && !own(cannot) {
+				return cannot
+			}
+			g.Fresh = g.Fresh || fresh
+		}
+		reports, statements, err := acknowledged(ctx, t.QueryContext, c.report.Session, c.report.Sequence)
+		if g.Acknowledged = reports; len(i.Statement) > 0 {
+			g.Acknowledged = min(reports, statements)
+		}
+		return err
+	})
+	if err == nil {
+		err = cannot
+	}
+	if err != nil {
+		return h.gaveUp(err)
+	}
+	return g, nil
+}
+
+// gaveUp is the answer to what has an error.
+func (h *Hub) gaveUp(err error) (Given, error) {
+	h.refused.add(err)
+	if refusal(err) || errors.Is(err, ErrWrongSession) || errors.Is(err, ErrNoSession) {
 		return Given{Refused: err.Error()}, nil
-	case err != nil:
-		return Given{}, err
 	}
-	g.Fresh = fresh || stated
-	reports, statements, err := h.Acknowledged(ctx, r.Session, r.Sequence)
-	if g.Acknowledged = reports; len(i.Statement) > 0 {
-		g.Acknowledged = min(reports, statements)
-	}
-	return g, err
+	return Given{}, err
 }

@@ -217,7 +217,7 @@ func copySpace(t testing.TB, from, to string, k kind) {
 	t.Helper()
 	source, target, all := spaceOf(t, from, k), spaceOf(t, to, k), ""
 	if tablesOf(t, target) == nil {
-		f, err := openFile(context.WithoutCancel(t.Context()), to, k)
+		f, err := openFile(context.WithoutCancel(t.Context()), to, k, nil)
 		must(t, err)
 		must(t, f.close())
 	}

@@ -34,11 +34,8 @@ func isURL(path string) bool {
 type lock struct{ kind, space int32 }
 
 // take waits until no other transaction writes, and holds them off until this one ends.
-func (l *lock) take(ctx context.Context, t *sql.Tx) error {
-	if l == nil {
-		return nil
-	}
-	_, err := t.ExecContext(ctx, "SELECT pg_advisory_xact_lock($1, $2)", l.kind, l.space)
+func (l *lock) take(ctx context.Context, c *sql.Conn) error {
+	_, err := c.ExecContext(ctx, "SELECT pg_advisory_xact_lock($1, $2)", l.kind, l.space)
 	return err
 }
 

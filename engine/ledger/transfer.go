@@ -161,11 +161,11 @@ func (r *row) affordable(ctx context.Context, t *tx) (bool, error) {
 // conclude draws what a new report says of those before it: one wrong row voids all that its backbone has
 // not settled of the worker, the new report's own picks with it; else those settle which hold.
 func conclude(ctx context.Context, t *tx, id int64, r *Report) error {
-	query, verdict := `SELECT id, nkvr, funded FROM reports
+	query, verdict := `SELECT id, nkvr, funded, `+says+` FROM reports
 		WHERE backbone = $1 AND worker = $2 AND session = $3 AND sequence <= $4 AND verdict = 'pending' ORDER BY id`, "settled"
 	args := []any{r.Backbone.String(), r.Worker.String(), r.Session.String(), r.Holds}
 	if r.Wrong > 0 {
-		query, verdict = `SELECT id, nkvr, funded FROM reports
+		query, verdict = `SELECT id, nkvr, funded, `+says+` FROM reports
 			WHERE backbone = $1 AND worker = $2 AND verdict = 'pending' ORDER BY id`, "voided"
 		args = args[:2]
 	}
@@ -194,7 +194,26 @@ func conclude(ctx context.Context, t *tx, id int64, r *Report) error {
 	return err
 }
 
-// pick returns the reports of a query that selects id, nkvr and funded.
+// says is what a report's own bytes and its rate say of nkvr.
+const says = "signed, (SELECT p.nkvr FROM rates p WHERE p.since <= reports.at ORDER BY p.since DESC LIMIT 1)"
+
+// genuine returns ErrDamaged where a stored report is not worth what it says, so that no money moves by it.
+func (r *row) genuine(signed []byte, rate NKVR) error {
+	p, err := Parse(signed)
+	var total Total
+	if err == nil {
+		total, err = p.Total()
+	}
+	if err != nil { // not wrapped: it is not about the report that came
+		return fmt.Errorf("%w: report %d: %s", ErrDamaged, r.id, err.Error())
+	}
+	if worth := NKVR(total.Bytes) * rate; r.nkvr != worth || p.Worker != r.worker {
+		return fmt.Errorf("%w: report %d: %d nKVR, signed are %d", ErrDamaged, r.id, int64(r.nkvr), int64(worth))
+	}
+	return nil
+}
+
+// pick returns the reports of a query that selects id, nkvr, funded and says.
 func pick(ctx context.Context, t *tx, backbone, worker seal.PublicKey, query string, args ...any) (all []row, err error) {
 	rows, err := t.QueryContext(ctx, query, args...)
 	if err != nil {
@@ -203,7 +222,12 @@ func pick(ctx context.Context, t *tx, backbone, worker seal.PublicKey, query str
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	for rows.Next() {
 		p := row{backbone: backbone, worker: worker}
-		if err := rows.Scan(&p.id, &p.nkvr, &p.funded); err != nil {
+		var signed []byte
+		var rate NKVR
+		if err := rows.Scan(&p.id, &p.nkvr, &p.funded, &signed, &rate); err != nil {
+			return nil, err
+		}
+		if err := p.genuine(signed, rate); err != nil {
 			return nil, err
 		}
 		all = append(all, p)
@@ -261,7 +285,7 @@ func fund(ctx context.Context, t *tx, backbone seal.PublicKey) (credited NKVR, e
 // waitingOf returns what a backbone has signed beyond its limit and nobody has voided; of these rows funded
 // says that they have been settled.
 func waitingOf(ctx context.Context, t *tx, backbone seal.PublicKey) (all []row, err error) {
-	rows, err := t.QueryContext(ctx, `SELECT id, worker, nkvr, CASE verdict WHEN 'settled' THEN 1 ELSE 0 END FROM reports
+	rows, err := t.QueryContext(ctx, `SELECT id, worker, nkvr, CASE verdict WHEN 'settled' THEN 1 ELSE 0 END, `+says+` FROM reports
 		WHERE backbone = $1 AND funded = 0 AND verdict <> 'voided' ORDER BY id`, backbone.String())
 	if err != nil {
 		return nil, err
@@ -269,7 +293,12 @@ func waitingOf(ctx context.Context, t *tx, backbone seal.PublicKey) (all []row, 
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	for rows.Next() {
 		p := row{backbone: backbone}
-		if err := rows.Scan(&p.id, keyColumn{&p.worker}, &p.nkvr, &p.funded); err != nil {
+		var signed []byte
+		var rate NKVR
+		if err := rows.Scan(&p.id, keyColumn{&p.worker}, &p.nkvr, &p.funded, &signed, &rate); err != nil {
+			return nil, err
+		}
+		if err := p.genuine(signed, rate); err != nil {
 			return nil, err
 		}
 		all = append(all, p)

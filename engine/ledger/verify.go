@@ -13,7 +13,10 @@ type check struct{ what, query string }
 
 // checks are about single rows and their sums.
 var checks = []check{
-	{"entries of transfer", `SELECT t.id, coalesce(sum(e.nkvr), 0), 0 FROM transfers t JOIN reports r ON r.id = t.report
+	{"rate of report", `SELECT r.id, r.nkvr, r.bytes * p.nkvr FROM reports r
+		JOIN rates p ON p.since = (SELECT max(since) FROM rates WHERE since <= r.at)
+		WHERE r.nkvr <> r.bytes * p.nkvr ORDER BY r.id LIMIT 1`},
+	{"entries of transfer", `SELECT t.id, coalesce(max(e.nkvr), 0), r.nkvr FROM transfers t JOIN reports r ON r.id = t.report
 		LEFT JOIN entries e ON e.transfer = t.id GROUP BY t.id, r.nkvr
 		HAVING coalesce(sum(e.nkvr), 0) <> 0 OR coalesce(max(e.nkvr), -1) <> r.nkvr OR count(e.id) <> 2
 		ORDER BY t.id LIMIT 1`},
@@ -37,9 +40,6 @@ var checks = []check{
 	{"account", `SELECT a.id, a.balance, coalesce(sum(e.nkvr), 0) FROM accounts a
 		LEFT JOIN entries e ON e.account = a.id GROUP BY a.id, a.balance
 		HAVING a.balance <> coalesce(sum(e.nkvr), 0) ORDER BY a.id LIMIT 1`},
-	{"rate of report", `SELECT r.id, r.nkvr, r.bytes * p.nkvr FROM reports r
-		JOIN rates p ON p.since = (SELECT max(since) FROM rates WHERE since <= r.at)
-		WHERE r.nkvr <> r.bytes * p.nkvr ORDER BY r.id LIMIT 1`},
 }
 
 // Verify reads all the books and checks that they balance. It returns ErrUnbalanced for the first
@@ -75,10 +75,12 @@ func (w *Wallet) chains(ctx context.Context) error {
 	var last Report
 	var before []byte
 	return w.file.each(ctx, func(scan func(...any) error) error {
-		var id, picks, bytes, at int64
-		var worker seal.PublicKey
+		var id, picks, bytes, at, sequence int64
+		var worker, backbone seal.PublicKey
+		var session, hash string
 		var signed []byte
-		if err := scan(&id, keyColumn{&worker}, &at, &picks, &bytes, &signed); err != nil {
+		err := scan(&id, keyColumn{&worker}, &at, &picks, &bytes, &signed, keyColumn{&backbone}, &session, &sequence, &hash)
+		if err != nil {
 			return err
 		}
 		r, err := Verify(signed)
@@ -98,9 +100,13 @@ func (w *Wallet) chains(ctx context.Context) error {
 		if worker != r.Worker || picks != total.Picks || bytes != total.Bytes || !time.UnixMilli(at).Equal(r.Time) {
 			return fmt.Errorf("%w: report %d: %d picks, signed are %d", ErrUnbalanced, id, picks, total.Picks)
 		}
+		if backbone != r.Backbone || session != r.Session.String() || sequence != r.Sequence ||
+			hash != "" && hash != HashOf(signed).hex() {
+			return fmt.Errorf("%w: report %d is not in the place, or not under the hash, that is signed", ErrUnbalanced, id)
+		}
 		last, before = r, signed
 		return nil
-	}, "SELECT id, worker, at, picks, bytes, signed FROM reports ORDER BY backbone, session, sequence")
+	}, "SELECT id, worker, at, picks, bytes, signed, backbone, session, sequence, hash FROM reports ORDER BY backbone, session, sequence")
 }
 
 // verdicts checks that a signed report says what has become of each, and that what was said was done.

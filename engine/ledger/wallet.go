@@ -18,15 +18,22 @@ type Wallet struct {
 	root seal.PublicKey
 	log  *slog.Logger
 	most int // reports of a backbone that are kept aside
+	now  func() time.Time
+
+	refused tally
 }
+
+// aheadMax is how far the clock of who signs may be ahead of the wallet's: one of them may have been set back or
+// forth by a day.
+const aheadMax = 48 * time.Hour
 
 // OpenWallet opens the wallets at path, or makes them, of the swarm with this root. log may be nil.
 func OpenWallet(ctx context.Context, path string, root seal.PublicKey, log *slog.Logger) (*Wallet, error) {
-	f, err := openFile(ctx, path, walletFile)
+	f, err := openFile(ctx, path, walletFile, log)
 	if err != nil {
 		return nil, err
 	}
-	return &Wallet{file: f, root: root, log: orDiscard(log), most: maxEarly}, nil
+	return &Wallet{file: f, root: root, log: orDiscard(log), most: maxEarly, now: time.Now}, nil
 }
 
 // Close closes the file.
@@ -94,7 +101,7 @@ func (w *Wallet) Follow(ctx context.Context, hub string, feed Feed, pause time.D
 		if err != nil {
 			text = err.Error()
 		}
-		if text != said && text != "" {
+		if text != said && text != "" && !errors.Is(err, ErrUnwritten) { // of which there is a line
 			w.log.Warn("feed cannot be read, credit waits", "hub", hub, "error", err)
 		}
 		said = text
@@ -147,7 +154,9 @@ type verified struct {
 func (w *Wallet) verify(e Entry) verified {
 	v := verified{Entry: e}
 	if len(e.Statement) > 0 && len(e.Report) == 0 {
-		v.statement, v.err = VerifyStatement(e.Statement)
+		if v.statement, v.err = VerifyStatement(e.Statement); v.err == nil {
+			v.err = w.past(v.statement.Time)
+		}
 		return v
 	}
 	if v.report, v.err = Verify(e.Report); v.err != nil {
@@ -156,7 +165,17 @@ func (w *Wallet) verify(e Entry) verified {
 	if v.total, v.err = v.report.Total(); v.err == nil {
 		v.err = w.granted(e.Grant, &v.report)
 	}
+	if v.err == nil {
+		v.err = w.past(v.report.Time)
+	}
 	return v
+}
+
+func (w *Wallet) past(at time.Time) error {
+	if at.After(w.now().Add(aheadMax)) {
+		return fmt.Errorf("%w: at %s", ErrFuture, at.Format(time.RFC3339))
+	}
+	return nil
 }
 
 // granted checks that the root has made the key under a report a backbone's, at the time of the report.
@@ -192,6 +211,7 @@ func (w *Wallet) take(ctx context.Context, hub string, after int64, entries []En
 	var got Polled
 	var refused []verified
 	err := w.file.update(ctx, func(t *tx) error {
+		got, refused = Polled{}, nil
 		if err := t.exec(ctx, "INSERT INTO feeds (hub, watermark) VALUES ($1, 0) ON CONFLICT DO NOTHING", hub); err != nil {
 			return err
 		}
@@ -200,8 +220,8 @@ func (w *Wallet) take(ctx context.Context, hub string, after int64, entries []En
 			return err
 		}
 		for _, v := range page {
-			err := w.one(ctx, t, hub, v, &got)
-			if refusal(err) {
+			err := w.whole(ctx, t, hub, v, &got)
+			if refusal(err) || errors.Is(err, ErrDamaged) {
 				v.err = err
 				refused = append(refused, v)
 				err = refuse(ctx, t, hub, v.ID, err)
@@ -217,6 +237,7 @@ func (w *Wallet) take(ctx context.Context, hub string, after int64, entries []En
 		return err
 	}
 	for _, v := range refused {
+		w.refused.add(v.err)
 		w.log.Warn("entry refused", "hub", hub, "entry", v.ID, "error", v.err)
 	}
 	sum.Entries += got.Entries
@@ -226,6 +247,29 @@ func (w *Wallet) take(ctx context.Context, hub string, after int64, entries []En
 	sum.Refused += len(refused)
 	sum.Reward += got.Reward
 	return nil
+}
+
+// whole is one, of which nothing stays where a damaged row stands in the way: all that depends on it is refused,
+// and comes again when it is put back from a copy, and the watermark with it.
+func (w *Wallet) whole(ctx context.Context, t *tx, hub string, v verified, got *Polled) error {
+	before := *got
+	var refused error
+	damaged, err := t.try(ctx, func() error {
+		err := w.one(ctx, t, hub, v, got)
+		if refusal(err) {
+			refused, err = err, nil
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case damaged != nil:
+		*got = before
+		got.Entries++
+		return damaged
+	}
+	return refused
 }
 
 // one enters one entry.
@@ -255,10 +299,13 @@ func (w *Wallet) one(ctx context.Context, t *tx, hub string, v verified, got *Po
 
 // refusal reports whether an error is about a report, so that the next one may be looked at.
 func refusal(err error) bool {
-	for _, e := range []error{ErrBadReport, ErrBadStatement, ErrBadSignature, ErrGap, ErrFork, ErrNotGranted, ErrOverflow} {
+	for _, e := range []error{ErrBadReport, ErrBadStatement, ErrBadSignature, ErrGap, ErrFork, ErrNotGranted, ErrOverflow, ErrFuture} {
 		if errors.Is(err, e) {
 			return true
 		}
 	}
 	return false
 }
+
+// Counts returns how many entries were refused, by the reason, and how often nothing could be written.
+func (w *Wallet) Counts() map[string]uint64 { return w.refused.counts(w.file) }

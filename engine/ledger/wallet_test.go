@@ -195,6 +195,8 @@ func TestVerifyFindsWhatIsWrong(t *testing.T) {
 			{"transfer gone", "DELETE FROM entries WHERE transfer = 2; DELETE FROM transfers WHERE id = 2; " + resum, ErrUnbalanced},
 			{"report gone", "DELETE FROM entries WHERE transfer IN (1, 3); DELETE FROM transfers WHERE report = 1; DELETE FROM reports WHERE id = 1; " + resum, ErrUnbalanced},
 			{"report changed", "UPDATE reports SET signed = $1 WHERE id = 2", ErrUnbalanced},
+			{"hash", "UPDATE reports SET hash = substr(hash, 2) || '0' WHERE id = 2", ErrUnbalanced},
+			{"sequence", "UPDATE reports SET sequence = 9 WHERE id = 2", ErrUnbalanced},
 			{"key damaged", "UPDATE reports SET worker = '*' || substr(worker, 2) WHERE id = 2", ErrDamaged},
 		} {
 			t.Run(c.name, func(t *testing.T) {
@@ -340,6 +342,7 @@ func TestFollowPollsAndSaysAnErrorOnce(t *testing.T) {
 			var log bytes.Buffer
 			w, err := OpenWallet(t.Context(), temp(t), s.root.Public(), slog.New(slog.NewTextHandler(&log, nil)))
 			must(t, err)
+			w.now = func() time.Time { return epoch } // a bubble begins in the year 2000
 			r := s.reporter(1, 0)
 			feed := s.entries(next(t, r, 1), next(t, r, 2))
 			polls := 0
@@ -364,5 +367,21 @@ func TestFollowPollsAndSaysAnErrorOnce(t *testing.T) {
 			wantPending(t, w, s.workers, 3*perPick)
 			must(t, w.Close())
 		})
+	})
+}
+
+// A clock may be a day off, the gateway's or the backbone's. What is signed for later than that is refused.
+func TestWhatIsSignedInTheFutureIsRefused(t *testing.T) {
+	both(t, func(t *testing.T) {
+		s := newSwarm(t, 2)
+		w := openWallet(t, temp(t), s)
+		feed := s.entries(next(t, s.reporter(1, 0), 1), next(t, s.reporter(2, 1), 2))
+		w.now = func() time.Time { return epoch.Add(-aheadMax) }
+		poll(t, w, feed[:1])
+		w.now = func() time.Time { return epoch.Add(-aheadMax - time.Millisecond) }
+		if got := poll(t, w, feed); got.Refused != 1 || w.Counts()["refused_ledger_future"] != 1 {
+			t.Fatalf("polled %+v, counted %v", got, w.Counts())
+		}
+		wantPending(t, w, s.workers, perPick, 0)
 	})
 }
