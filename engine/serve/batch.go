@@ -103,7 +103,7 @@ func (h *Handler) Answer(ctx context.Context, path string, body []byte, stamp St
 		a.share = &share{held: &h.held, limit: h.o.Answers}
 		context.AfterFunc(ctx, a.share.drop)
 		if err := a.prepare(); err != nil {
-			f = h.failed(ctx, err)
+			f = h.failed(ctx, a.kind, err)
 		} else {
 			o, f = a.whole(ctx)
 		}

@@ -100,8 +100,11 @@ func (h *Handler) noModel(name string) *failure {
 	return f
 }
 
+// responseNames are what /v1/responses calls parameters that have other names elsewhere.
+var responseNames = map[string]string{"messages": "input", "response_format": "text", "max_tokens": "max_output_tokens"}
+
 // failed turns an error of the generator into what the client is told, or nil when that has gone.
-func (h *Handler) failed(ctx context.Context, err error) *failure {
+func (h *Handler) failed(ctx context.Context, k kind, err error) *failure {
 	var sampling *sample.ParamError
 	var param *ParamError
 	var full *BusyError
@@ -115,7 +118,11 @@ func (h *Handler) failed(ctx context.Context, err error) *failure {
 	case errors.As(err, &sampling):
 		return invalid(http.StatusBadRequest, sampling.Param, "%s: %s", sampling.Param, sampling.Reason)
 	case errors.As(err, &param):
-		f := invalid(http.StatusBadRequest, param.Param, "%s: %s", param.Param, param.Error())
+		name := param.Param
+		if other := responseNames[name]; k == responseText && other != "" {
+			name = other
+		}
+		f := invalid(http.StatusBadRequest, name, "%s: %s", name, param.Error())
 		f.Code = param.Code
 		return f
 	case errors.Is(err, ErrRequest):

@@ -313,7 +313,7 @@ func (h *Handler) newReply(ctx context.Context, body []byte, k kind) (*reply, *f
 	}
 	a := &reply{h: h, kind: k, ask: ask, id: newID(k), created: h.o.Now().Unix(), callID: func(int, int) string { return randomID() }}
 	if err := a.prepare(); err != nil {
-		return nil, h.failed(ctx, err)
+		return nil, h.failed(ctx, k, err)
 	}
 	return a, nil
 }

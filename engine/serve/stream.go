@@ -43,7 +43,7 @@ func (a *reply) events(ctx context.Context) {
 	})
 	stop()
 	if err != nil {
-		f := a.h.failed(ctx, err)
+		f := a.h.failed(ctx, a.kind, err)
 		switch {
 		case f == nil: // nobody listens
 		case s.began && s.writing != nil:

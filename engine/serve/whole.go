@@ -39,7 +39,7 @@ func (a *reply) whole(ctx context.Context) (any, *failure) {
 		return ctx.Err()
 	})
 	if err != nil {
-		return nil, a.h.failed(ctx, err)
+		return nil, a.h.failed(ctx, a.kind, err)
 	}
 	if a.kind == responseText {
 		return a.wholeResponse(&list[0], res)
