@@ -15,8 +15,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/schollz/progressbar/v3"
-
 	"kvasir/engine"
 	"kvasir/engine/batches"
 )
@@ -96,7 +94,7 @@ func (c *batchRunCmd) Run(ctx context.Context, a *app) error {
 	case errors.Is(err, engine.ErrLines):
 		return wrongLines(c.Input, job.Validation)
 	case err != nil && ctx.Err() != nil:
-		return fmt.Errorf("%w; the same command goes on where this one ended", err)
+		return fmt.Errorf("%w; the same command goes on where this one ended", errInterrupted)
 	case err != nil:
 		return err
 	}
@@ -106,15 +104,20 @@ func (c *batchRunCmd) Run(ctx context.Context, a *app) error {
 		s.Counts.Total, s.Counts.Completed, s.Counts.Failed = job.Total, job.Completed, job.Failed
 		return a.stdout.printJSON(s)
 	}
-	a.stdout.printf("%d lines answered, in %s\n", job.Completed, c.Output)
+	a.stdout.printf("%s answered, in %s\n", linesText(job.Completed), c.Output)
 	if job.Failed > 0 {
-		a.stdout.printf("%d lines failed, in %s\n", job.Failed, c.Errors)
+		a.stdout.printf("%s failed, in %s\n", linesText(job.Failed), c.Errors)
 	}
 	return nil
 }
 
-// wrongLines says what is wrong with a file: all of it is in the message, one line, the first ones in full.
+// wrongLines says what is wrong with a file.
 func wrongLines(name string, list []batches.LineError) error {
+	return fmt.Errorf("%s: %w: %s", name, engine.ErrLines, wrongText(list))
+}
+
+// wrongText is what is wrong, on one line: the first things in full, and how many more there are.
+func wrongText(list []batches.LineError) string {
 	const few = 3
 	var parts []string
 	for i, l := range list {
@@ -128,34 +131,7 @@ func wrongLines(name string, list []batches.LineError) error {
 			parts = append(parts, fmt.Sprintf("line %d: %s", l.Line, l.Message))
 		}
 	}
-	return fmt.Errorf("%s: %w: %s", name, engine.ErrLines, strings.Join(parts, "; "))
-}
-
-// batchProgress shows how far a batch is, on a terminal.
-type batchProgress struct {
-	a   *app
-	bar *progressbar.ProgressBar
-}
-
-func newBatchProgress(a *app) *batchProgress { return &batchProgress{a: a} }
-
-func (p *batchProgress) show(total, completed, failed int) {
-	if !p.a.stderr.terminal || total == 0 {
-		return
-	}
-	if p.bar == nil {
-		p.bar = progressbar.NewOptions(total, progressbar.OptionSetWriter(p.a.stderr), progressbar.OptionSetWidth(30),
-			progressbar.OptionShowCount(), progressbar.OptionShowIts(), progressbar.OptionSetItsString("lines"),
-			progressbar.OptionSetPredictTime(true), progressbar.OptionClearOnFinish())
-	}
-	p.bar.Describe(fmt.Sprintf("%d failed", failed))
-	_ = p.bar.Set(min(completed+failed, total-1)) // what a bar cannot show is nobody's loss
-}
-
-func (p *batchProgress) end() {
-	if p.bar != nil {
-		_ = p.bar.Finish()
-	}
+	return strings.Join(parts, "; ")
 }
 
 // serverFlags say where batches are served.
@@ -234,6 +210,9 @@ func (f *serverFlags) print(a *app, b *batchState) error {
 		return a.stdout.printJSON(b)
 	}
 	a.stdout.printf("%s  %-12s %d of %d lines, %d failed\n", b.ID, b.Status, b.Counts.Completed+b.Counts.Failed, b.Counts.Total, b.Counts.Failed)
+	if b.Errors != nil && len(b.Errors.Data) > 0 {
+		a.stdout.printf("    %s\n", clean(wrongText(b.Errors.Data)))
+	}
 	return nil
 }
 
@@ -337,7 +316,10 @@ func (c *batchWatchCmd) Run(ctx context.Context, a *app) error {
 	defer tick.Stop()
 	for {
 		b, err := c.get(ctx, c.ID)
-		if err != nil {
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("%w; the batch goes on, and the same command follows it again", errInterrupted)
+		case err != nil:
 			return err
 		}
 		p.show(b.Counts.Total, b.Counts.Completed, b.Counts.Failed)
@@ -347,8 +329,7 @@ func (c *batchWatchCmd) Run(ctx context.Context, a *app) error {
 		}
 		select {
 		case <-tick.C:
-		case <-ctx.Done():
-			return ctx.Err()
+		case <-ctx.Done(): // the next look tells
 		}
 	}
 }

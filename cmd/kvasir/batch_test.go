@@ -42,6 +42,11 @@ func TestBatchesOfAServer(t *testing.T) {
 	}
 	kvasir(t, "batch", "cancel", b.ID, server).wantFailure(t, statusFailed, "has ended")
 	kvasir(t, "batch", "status", "batch_x", server).wantFailure(t, statusFailed, "not found")
+	bad := writeFile(t, "bad.jsonl", []byte("[]\n"))
+	kvasir(t, "batch", "submit", bad, server).wantFailure(t, statusFailed, "line 1: the line is not an object")
+	if o = kvasir(t, "batch", "status", server).wantDone(t); !strings.Contains(o.stdout, "failed       0 of 0 lines, 0 failed\n    line 1: the line is not an object") {
+		t.Errorf("printed %q", o.stdout)
+	}
 	p.stop()
 }
 

@@ -75,7 +75,7 @@ func TestBatchGoesOnWhereItWasKilled(t *testing.T) {
 	whole, cut := filepath.Join(dir, "whole.jsonl"), filepath.Join(dir, "cut.jsonl")
 	start := time.Now()
 	o := kvasir(t, "batch", "run", in, "-o", whole, "--home", home).wantDone(t)
-	if !strings.Contains(o.stdout, fmt.Sprintf("%d lines answered", lines)) || !strings.Contains(o.stdout, "1 lines failed") {
+	if !strings.Contains(o.stdout, fmt.Sprintf("%d lines answered", lines)) || !strings.Contains(o.stdout, "1 line failed") {
 		t.Errorf("printed %q", o.stdout)
 	}
 	t.Logf("%d lines undisturbed: %v", lines+1, time.Since(start).Round(time.Millisecond))

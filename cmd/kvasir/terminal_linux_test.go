@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -167,6 +168,28 @@ func TestCtrlCEndsAProfile(t *testing.T) {
 	}
 	if _, err := os.Stat(model + ".profile.json"); err == nil {
 		t.Error("a profile was written all the same")
+	}
+}
+
+// TestCtrlCEndsABatchRunThatGoesOnLater has a batch stopped in the middle, and run again.
+func TestCtrlCEndsABatchRunThatGoesOnLater(t *testing.T) {
+	t.Parallel()
+	in, out, typed := writeFile(t, "in.jsonl", requests(300)), filepath.Join(t.TempDir(), "out.jsonl"), false
+	c := call{args: []string{"batch", "run", in, "-o", out}, env: []string{"TERM=xterm", "NO_COLOR=1"}}
+	status, seen := c.terminal(t, func(soFar string, f *os.File) {
+		if !typed && strings.Contains(soFar, "of 301 lines") {
+			typed = true
+			if _, err := f.WriteString("\x03"); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	if status != statusFailed || !strings.HasSuffix(seen, eraseLine+"kvasir: interrupted; the same command goes on where this one ended\n") {
+		t.Errorf("exit status %d, terminal shows %q", status, seen)
+	}
+	status, seen = c.terminal(t, nil)
+	if status != statusDone || !strings.HasSuffix(seen, eraseLine+"300 lines answered, in "+out+"\n1 line failed, in "+out+".errors\n") {
+		t.Errorf("exit status %d, terminal shows %q", status, seen)
 	}
 }
 
