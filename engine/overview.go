@@ -26,10 +26,10 @@ func (n *ServeNode) status(ctx context.Context) (page.Status, error) {
 		Requests: page.Requests{Running: t.Running, Waiting: t.Waiting},
 		Tokens:   page.Tokens{Prompt: t.Prefilled, Generated: t.Decoded}, Swarm: n.swarm != nil,
 	}
-	settled := n.settled(ctx)
+	balances := n.balances(ctx)
 	for _, w := range n.Workers() {
 		if w.Here {
-			s.Workers = append(s.Workers, n.shown(&w, settled[w.Key]))
+			s.Workers = append(s.Workers, n.shown(&w, balances))
 		}
 	}
 	if n.batches == nil {
@@ -48,8 +48,8 @@ func (n *ServeNode) status(ctx context.Context) (page.Status, error) {
 	return s, err
 }
 
-// settled is what the wallets of this process have settled; it has none where the gateway is elsewhere.
-func (n *ServeNode) settled(ctx context.Context) map[seal.PublicKey]ledger.NKVR {
+// balances are the wallets of this process; it has none where the gateway is elsewhere.
+func (n *ServeNode) balances(ctx context.Context) map[seal.PublicKey]ledger.Balance {
 	if n.embedded == nil || n.embedded.gateway.wallets == nil {
 		return nil
 	}
@@ -57,27 +57,53 @@ func (n *ServeNode) settled(ctx context.Context) map[seal.PublicKey]ledger.NKVR 
 	if err != nil {
 		return nil // the page goes without
 	}
-	all := make(map[seal.PublicKey]ledger.NKVR, len(list))
+	all := make(map[seal.PublicKey]ledger.Balance, len(list))
 	for _, b := range list {
-		all[b.Worker] = b.Settled
+		all[b.Worker] = b
 	}
 	return all
 }
 
-// shown is a worker on the page. What it has pending is what its answers of this session are worth.
-func (n *ServeNode) shown(w *WorkerStats, settled ledger.NKVR) page.Worker {
+// shown is a worker on the page. Where its wallet is elsewhere, what it has pending is what its answers of this
+// session are worth.
+func (n *ServeNode) shown(w *WorkerStats, balances map[seal.PublicKey]ledger.Balance) page.Worker {
 	const first = 8
-	var pending ledger.NKVR
-	if bytes, err := ledger.OutputBytes(w.Picks, n.Engine().model.Hidden); err == nil {
-		if pending, err = ledger.Reward(bytes); err != nil {
-			pending = ledger.MaxBalance
+	b, here := balances[w.Key]
+	if !here {
+		if bytes, err := ledger.OutputBytes(w.Picks, n.Engine().model.Hidden); err == nil {
+			if b.Pending, err = ledger.Reward(bytes); err != nil {
+				b.Pending = ledger.MaxBalance
+			}
 		}
 	}
 	return page.Worker{
 		ID: w.ID, Hub: w.Hub[:min(first, len(w.Hub))], Holds: w.Holds, RTT: milliseconds(w.RTT), Rate: w.Rate,
 		Dispatches: w.Dispatches, Rows: w.Rows, Picks: w.Picks, Failures: w.Failures, Wait: milliseconds(w.Wait),
-		Pending: int64(pending), Settled: int64(settled),
+		Pending: int64(b.Pending), Settled: int64(b.Settled), Voided: int64(b.Voided),
+		Idle: idle(w), Unpaid: unpaid(&b, n.swarm != nil && n.swarm.auditor != nil),
 	}
+}
+
+// idle is why a worker has no work; "" for one that has had some.
+func idle(w *WorkerStats) string {
+	switch {
+	case w.Holds == "":
+		return "loads its experts"
+	case w.Dispatches == 0:
+		return "nobody has asked for its experts yet"
+	}
+	return ""
+}
+
+// unpaid is why pay does not settle, where that is not just a matter of time.
+func unpaid(b *ledger.Balance, checked bool) string {
+	switch {
+	case !checked:
+		return "nobody checks the work"
+	case b.Waiting > 0:
+		return "more waits for the limit of this backbone"
+	}
+	return ""
 }
 
 func shownBatch(b *batches.Batch) page.Batch {

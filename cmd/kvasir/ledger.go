@@ -91,9 +91,9 @@ func (c *ledgerVerifyCmd) Run(ctx context.Context, a *app) error {
 				opinions
 			}{len(list), sum.Reports, amountsOf(&sum), opinions{sum.Agreed, sum.Disputed}})
 		}
-		a.stdout.printf("The books balance: %d workers, %d reports, %v pending, %v settled, %v void.\n",
-			len(list), sum.Reports, sum.Pending, sum.Settled, sum.Voided)
-		a.stdout.printf("%d reports are countersigned by their workers, %d are disputed.\n", sum.Agreed, sum.Disputed)
+		a.stdout.printf("The books balance: %s, %s, %v pending, %v settled, %v void.\n",
+			plural(len(list), "worker"), plural(int(sum.Reports), "report"), sum.Pending, sum.Settled, sum.Voided)
+		a.stdout.printf("Countersigned by their workers: %s. Disputed: %s.\n", plural(int(sum.Agreed), "report"), decimal(uint64(sum.Disputed)))
 		if sum.Disputed == 0 {
 			return nil
 		}
@@ -169,7 +169,7 @@ type ledgerTopCmd struct {
 
 // Help is printed by kvasir ledger top --help.
 func (ledgerTopCmd) Help() string {
-	return `The workers that have earned most, all backbones with what they owe and may owe, and the reports that workers dispute: the backbone has signed other picks than they have counted.
+	return `The workers that have earned most, all backbones with what they owe and may owe, the reports that workers dispute because the backbone has signed other picks than they have counted, and what hubs have shown that was not credited, with the reason.
 
 Example:
 
@@ -203,6 +203,10 @@ func (c *ledgerTopCmd) Run(ctx context.Context, a *app) error {
 		if err != nil {
 			return err
 		}
+		refused, err := w.Refusals(ctx, int(c.N))
+		if err != nil {
+			return err
+		}
 		rows := []debtRow{}
 		t := table{head: []string{"backbone", "owes", "may owe", "waiting"}, right: []bool{false, true, true, true}}
 		for _, d := range debts {
@@ -220,7 +224,8 @@ func (c *ledgerTopCmd) Run(ctx context.Context, a *app) error {
 				Workers   []walletRow  `json:"workers"`
 				Backbones []debtRow    `json:"backbones"`
 				Disputes  []disputeRow `json:"disputes"`
-			}{walletRows(list), rows, disputeRows(disputes)})
+				Refused   []refusedRow `json:"refused"`
+			}{walletRows(list), rows, disputeRows(disputes), refusedRows(refused)})
 		}
 		printWallets(a.stdout, list)
 		if len(debts) > 0 {
@@ -231,8 +236,29 @@ func (c *ledgerTopCmd) Run(ctx context.Context, a *app) error {
 			a.stdout.printf("\n")
 			disputeTable(disputes).print(a.stdout)
 		}
+		if len(refused) > 0 {
+			a.stdout.printf("\nNot credited:\n")
+		}
+		for _, r := range refused {
+			a.stdout.printf("\nentry %d of hub %s: %s\n", r.Entry, r.Hub, oneLine(r.Reason))
+		}
 		return nil
 	})
+}
+
+// refusedRow is what a hub has shown that was not credited, in JSON.
+type refusedRow struct {
+	Hub    string `json:"hub"`
+	Entry  int64  `json:"entry"` // of its feed
+	Reason string `json:"reason"`
+}
+
+func refusedRows(list []ledger.Refusal) []refusedRow {
+	rows := []refusedRow{}
+	for _, r := range list {
+		rows = append(rows, refusedRow{r.Hub, r.Entry, r.Reason})
+	}
+	return rows
 }
 
 func compare(a, b ledger.NKVR) int {

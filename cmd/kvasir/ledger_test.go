@@ -49,6 +49,7 @@ func ledgerHome(t *testing.T) (home string, worker, backbone seal.PublicKey) {
 		r.Done(i + 1)
 		feed = append(feed, ledger.Entry{ID: i + 1, Grant: grant.String(), Report: signed})
 	}
+	feed = append(feed, ledger.Entry{ID: 4, Grant: grant.String(), Report: []byte("forged")})
 	if _, err := w.Poll(ctx, "hub", feed); err != nil {
 		t.Fatal(err)
 	}
@@ -71,9 +72,11 @@ func TestLedgerCommandsTellTheBooks(t *testing.T) {
 			t.Errorf("kvasir %v says\n%s\nwant %q in it", args, r.stdout, want)
 		}
 	}
-	says("The books balance: 1 workers, 3 reports, 0.00895 KVR pending, 0.01789 KVR settled, 0.00000 KVR void.", "ledger", "verify")
+	says("The books balance: 1 worker, 3 reports, 0.00895 KVR pending, 0.01789 KVR settled, 0.00000 KVR void.", "ledger", "verify")
 	says(`"settled_nkvr": 17891328`, "ledger", "verify", "--json")
 	says("anything", "ledger", "top")
+	says("entry 4 of hub hub: ledger: not a report: 6 bytes", "ledger", "top")
+	says(`"refused": [`, "ledger", "top", "--json")
 	says(`"owed_nkvr": 26836992`, "ledger", "top", "--json", "-n", "1")
 	says("may owe 0.50000 KVR", "ledger", "grant", backbone.String(), "0.5")
 	says("0.50000 KVR", "ledger", "top")

@@ -74,6 +74,9 @@ type Worker struct {
 	Wait       float64 `json:"wait_ms"` // from dispatch to answer, summed over dispatches
 	Pending    int64   `json:"pending_nkvr"`
 	Settled    int64   `json:"settled_nkvr"`
+	Voided     int64   `json:"voided_nkvr"`      // was pending when a row was found wrong
+	Idle       string  `json:"idle,omitempty"`   // why it has no work
+	Unpaid     string  `json:"unpaid,omitempty"` // why what is pending does not settle
 }
 
 // Batch is a batch job that has not ended, or the last that have.

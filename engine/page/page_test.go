@@ -30,7 +30,7 @@ func sample(start time.Time) func(context.Context) (Status, error) {
 				{ID: "Cy0G30oO", Hub: "bdx4sbe5", Holds: "layers 0-23: experts 0-127", RTT: 13.2, Rate: 9100, Dispatches: 40_000 + ms/20,
 					Rows: 2_000_000 + 5*ms, Wait: 1_900_000 + float64(2*ms), Pending: 41_250_000_000},
 				{ID: "KzImeafy", Hub: "bdx4sbe5", Holds: "layers 24-47: experts 0-127", RTT: 41.7, Rate: 8700, Dispatches: 39_000 + ms/20,
-					Rows: 1_900_000 + 5*ms, Wait: 2_600_000 + float64(3*ms), Failures: 2, Pending: 38_800_000_000, Settled: 12_000_000_000},
+					Rows: 1_900_000 + 5*ms, Wait: 2_600_000 + float64(3*ms), Failures: 2, Pending: 38_800_000_000, Settled: 12_000_000_000, Voided: 500_000_000, Unpaid: "nobody checks the work"},
 				{ID: "<b>xss</b>", Hub: "bdx4sbe5", RTT: 88, Rate: 2353},
 			},
 			Batches: []Batch{

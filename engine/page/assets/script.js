@@ -122,8 +122,8 @@ function workers(s, old) {
       ["Worker", w.id, `hub ${w.hub}`, ""],
       ["Holds", w.holds || "nothing yet", w.failures ? `${number.format(w.failures)} failed` : "", ""],
       ["Round trip", `${fine.format(w.rtt_ms)} ms`, "", "number"],
-      ["Rows/s", speed(rate), w.rate ? `rated ${number.format(w.rate)}` : "", "number"],
-      ["Earned", kvr(w.pending_nkvr), w.settled_nkvr ? `${kvr(w.settled_nkvr)} settled` : "pending", "number"],
+      ["Rows/s", speed(rate), w.idle || (w.rate ? `rated ${number.format(w.rate)}` : ""), "number"],
+      ["Earned", `${kvr(w.pending_nkvr)} pending`, fate(w), "number"],
     ];
   });
   fill(body, list);
@@ -136,6 +136,13 @@ function workers(s, old) {
   show("rows", any ? `${speed(rows)} rows/s` : "all on this machine");
   show("overhead", wait > 0 ? `${fine.format((100 * trip) / wait)} %` : "–");
 }
+
+// fate is what has become of a worker's pay, and why it pends.
+const fate = (w) => [
+  w.settled_nkvr && `${kvr(w.settled_nkvr)} settled`,
+  w.voided_nkvr && `${kvr(w.voided_nkvr)} void: a row was wrong`,
+  w.pending_nkvr && w.unpaid,
+].filter(Boolean).join(", ");
 
 const coins = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
 const kvr = (n) => `${coins.format(n / 1e9)} KVR`;
