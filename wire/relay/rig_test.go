@@ -29,7 +29,7 @@ var (
 )
 
 // patience bounds what a test waits for; nothing is measured by it.
-const patience = 20 * time.Second
+const patience = 2 * time.Minute
 
 func within(t testing.TB) context.Context {
 	t.Helper()
