@@ -92,7 +92,7 @@ func (c *controlled) close() error {
 	c.stop()
 	c.s.close()
 	err := c.path.Close() // what the worker waits for ends with it
-	_ = <-c.ended         // a swarm that ends is no failure
+	<-c.ended             //nolint:errcheck // a swarm that ends is no failure
 	return err
 }
 
