@@ -104,7 +104,9 @@ func (s *stub) another() *stub {
 // Forward implements moe.Experts.
 func (s *stub) Forward(ctx context.Context, b *moe.Batch, out *moe.Partials) error {
 	done := s.begin(time.Now(), len(b.Expert))
-	out.Reset(b.Rows, b.Hidden)
+	if !out.Size(b.Rows, b.Hidden) {
+		clear(out.Status)
+	}
 	for r := range b.Rows {
 		at := (lineOf(b.Row(r)) + b.Layer) % stubLines * s.hidden
 		picks := int64(b.First[r+1] - b.First[r])

@@ -73,7 +73,7 @@ func (b *bell) ring() bool {
 	if len(b.waiters) == 0 {
 		return false
 	}
-	if b.waiters[0].at-now <= early {
+	if b.waiters[0].up <= now {
 		return true
 	}
 	b.armLocked(now)
@@ -85,7 +85,7 @@ func (b *bell) armLocked(now time.Duration) {
 	if b.closed {
 		return
 	}
-	left := max(b.waiters[0].at-now-early, 1) // zero would disarm it
+	left := max(b.waiters[0].up-now, 1) // zero would disarm it
 	spec := struct{ interval, value syscall.Timespec }{value: syscall.NsecToTimespec(int64(left))}
 	// The only errors are those of bad arguments.
 	_, _, _ = syscall.RawSyscall6(syscall.SYS_TIMERFD_SETTIME, uintptr(b.fd), 0,
@@ -111,7 +111,9 @@ func (b *bell) add(w *waiter, t time.Duration) {
 	if w.rung == nil {
 		w.rung = make(chan struct{}, 1)
 	}
-	w.at = t
+	if w.at, w.up = t, t; !w.lax {
+		w.up -= early
+	}
 	heap.Push(&b.waiters, w)
 	if w.index == 0 {
 		b.armLocked(b.now())
@@ -126,11 +128,11 @@ func (b *bell) remove(w *waiter) {
 	}
 }
 
-// waiters is a heap, the earliest first.
+// waiters is a heap, the one first for whom the bell gets up first.
 type waiters []*waiter
 
 func (s waiters) Len() int           { return len(s) }
-func (s waiters) Less(i, j int) bool { return s[i].at < s[j].at }
+func (s waiters) Less(i, j int) bool { return s[i].up < s[j].up }
 
 func (s waiters) Swap(i, j int) {
 	s[i], s[j] = s[j], s[i]

@@ -15,7 +15,9 @@ type waiter struct {
 
 	// With a bell.
 	rung  chan struct{}
+	lax   bool          // some microseconds are of no matter; set before await
 	at    time.Duration // guarded by bell.mu
+	up    time.Duration // when the bell gets up for it, guarded by bell.mu
 	index int           // in the heap, guarded by bell.mu; -1 outside
 }
 

@@ -354,3 +354,30 @@ func TestJitterKeepsOrderBoundsAndSeed(t *testing.T) {
 		t.Error("another seed gave the same delays")
 	}
 }
+
+// Who reads a stream is not woken for every segment; what is alone, and the end, is on time all the same.
+func TestReaderOfAStreamIsWokenSeldom(t *testing.T) {
+	const rate, size = 1000 * mbits, 1 << 20
+	bubble(t, Profile{RTT: 10 * msec, Up: rate, Down: rate}, func(t *testing.T, l *Link, near, far *Conn) {
+		var w sync.WaitGroup
+		start := time.Now()
+		all := listen(&w, far)
+		send(t, near, "alone")
+		time.Sleep(20 * msec)
+		began := time.Since(start)
+		send(t, near, strings.Repeat("x", size))
+		shutAll(near)
+		w.Wait()
+		if first := (*all)[0]; first.text != "alone" || first.at != 5*msec+l.up.span(len("alone")) {
+			t.Errorf("%q came after %v", first.text, first.at)
+		}
+		stream := (*all)[1 : len(*all)-1]
+		if last := stream[len(stream)-1].at; last != began+5*msec+l.up.span(size) {
+			t.Errorf("the stream ended after %v", last-began)
+		}
+		if n := len(stream); n > 20 {
+			t.Errorf("woken %d times for 1 MiB in 8.4 ms, want up to 20", n)
+		}
+		shutAll(far)
+	})
+}
