@@ -134,7 +134,7 @@ func TestTokensOfAKeyAreChargedAsTheyAreMade(t *testing.T) {
 	}
 }
 
-// selfSigned writes a certificate of 127.0.0.1 and its key.
+// selfSigned writes a certificate of 127.0.0.1 and node.example, for a year, and its key.
 func selfSigned(t *testing.T) (cert, key string, trust *x509.CertPool) {
 	t.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -142,8 +142,8 @@ func selfSigned(t *testing.T) (cert, key string, trust *x509.CertPool) {
 		t.Fatal(err)
 	}
 	c := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "node"}, NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "node"}, NotAfter: time.Now().AddDate(1, 0, 0),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"node.example"},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, k.Public(), k)
 	if err != nil {
@@ -178,6 +178,38 @@ func TestServingNodeSpeaksTLS(t *testing.T) {
 	_, err := engine.NewServeNode(engine.ServeOptions{Listen: "127.0.0.1:0", Door: engine.DoorOptions{CertFile: key, KeyFile: cert}})
 	if err == nil {
 		t.Error("files that are no certificate are taken")
+	}
+}
+
+// TestServingNodeShowsWhatAnAuthorityGaveItByName starts with a certificate that lies in its home from earlier, as
+// the authority's answer is kept: how it is asked is tested where that is done.
+func TestServingNodeShowsWhatAnAuthorityGaveItByName(t *testing.T) {
+	cert, key, trust := selfSigned(t)
+	home := engine.Home(t.TempDir())
+	var kept []byte
+	for _, path := range []string{key, cert} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept = append(kept, text...)
+	}
+	folder := filepath.Join(string(home), "acme")
+	if err := errors.Join(os.Mkdir(folder, 0o700), os.WriteFile(filepath.Join(folder, "node.example"), kept, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	s := newServedNode(t, home, "127.0.0.1:0", engine.DoorOptions{ACME: engine.ACMEOptions{Hosts: []string{"node.example"}}})
+	if !s.n.TLS {
+		t.Error("it does not say that it speaks TLS")
+	}
+	s.c.Transport = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trust, ServerName: "node.example"}}
+	s.url = strings.Replace(s.url, "http:", "https:", 1)
+	if status, text := s.ask("POST", "/v1/completions", "", `{"prompt": "a", "max_tokens": 2}`); status != http.StatusOK {
+		t.Errorf("status %d: %s", status, text)
+	}
+	if c, err := tls.Dial("tcp", s.n.Addr, &tls.Config{RootCAs: trust, ServerName: "other.example"}); err == nil {
+		_ = c.Close() // it should not be there
+		t.Error("it shows itself by another name")
 	}
 }
 
