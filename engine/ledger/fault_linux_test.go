@@ -37,12 +37,12 @@ var (
 )
 
 // faulty returns methods of a file that are the real ones, but for writing and syncing.
-func faulty(real uintptr) uintptr {
+func faulty(tls *libc.TLS, real uintptr) uintptr {
 	faultMu.Lock()
 	defer faultMu.Unlock()
 	m := faultIO[real]
 	if m == nil {
-		m = new(sqlite3.Tsqlite3_io_methods)
+		m = (*sqlite3.Tsqlite3_io_methods)(at(libc.Xmalloc(tls, sqlite3.Tsize_t(unsafe.Sizeof(*m))))) // for good; SQLite holds no memory of Go's
 		*m = *(*sqlite3.Tsqlite3_io_methods)(at(real))
 		if realIO.FxWrite == 0 {
 			realIO = *m
@@ -73,7 +73,7 @@ func faultOpen(tls *libc.TLS, vfs, name, file uintptr, flags int32, out uintptr)
 	}
 	if d, ok := disks.Load(filepath.Dir(libc.GoString(name))); ok {
 		files.Store(file, d)
-		f.FpMethods = faulty(f.FpMethods)
+		f.FpMethods = faulty(tls, f.FpMethods)
 	}
 	return rc
 }

@@ -195,13 +195,11 @@ func claimed(signed []byte, grant *seal.Grant) (c claim, err error) {
 // enter enters the report; fresh says that it is new.
 func (c *claim) enter(ctx context.Context, t *tx) (fresh bool, err error) {
 	r := &c.report
-	if c.grant != nil && c.grant.Key == r.Backbone {
-		s := Session{ID: r.Session, Worker: r.Worker, Backbone: *c.grant, Start: r.Time}
-		if err := begin(ctx, t, &s, c.grant.String(), 1); err != nil {
-			return false, err
-		}
-	}
 	worker, backbone, err := parties(ctx, t, r.Session)
+	if errors.Is(err, ErrNoSession) && c.grant != nil && c.grant.Key == r.Backbone {
+		s := Session{ID: r.Session, Worker: r.Worker, Backbone: *c.grant, Start: r.Time}
+		worker, backbone, err = r.Worker, r.Backbone, begin(ctx, t, &s, c.grant.String(), 1)
+	}
 	if err != nil {
 		return false, err
 	}
