@@ -39,6 +39,7 @@ func Scenarios() []About {
 		{RelayName, "many sessions through gateway and hub: what they cost, a restart, the death of a hop"},
 		{WireName, "frames, the sealed stream and a gateway's copying against bare TCP and io.Copy"},
 		{SwarmName, "simulated swarms of 10 to 10,000 workers: what they make, and what bounds them"},
+		{AuditName, "a layer with and without its answers checked, in turns: what checking costs"},
 		{GateName, "counts and paired ratios against baselines: fails where something is worse than before"},
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"kvasir/engine/audit"
 	"kvasir/engine/ledger"
 	"kvasir/internal/moe"
+	"kvasir/wire"
 	"kvasir/wire/seal"
 )
 
@@ -71,7 +72,8 @@ func (a *auditor) judge(layer int, not []seal.PublicKey) (audit.Judge, bool) {
 		}
 	}
 	for _, w := range a.s.present {
-		if !slices.Contains(not, w.key) && !tokens[w.token] && w.hasLayer(layer) {
+		exact := w.session.Peer().Class == wire.Exact // else its word is worth no more than that of whom it judges
+		if exact && !slices.Contains(not, w.key) && !tokens[w.token] && w.hasLayer(layer) {
 			return audit.Judge{Key: w.key, Experts: w.lane}, true
 		}
 	}
@@ -106,7 +108,7 @@ func (a *auditor) found(f audit.Finding) {
 	}
 	if a.s.c.Log != nil {
 		a.s.c.Log.Warn("a worker's answer is wrong; it is sent away, and what is pending for it is void",
-			"worker", f.Worker.Short(), "layer", f.Row.Shape.Layer, "judges", f.Judges, "evidence", fmt.Sprintf("%x", hash[:8]), "error", err)
+			"worker", f.Worker.Short(), "layer", f.Row.Shape.Layer, "judges", f.Judges, "class", f.Class.String(), "evidence", fmt.Sprintf("%x", hash[:8]), "error", err)
 	}
 }
 
@@ -121,7 +123,7 @@ type checked struct {
 }
 
 // begin begins a session. A nil auditor gives nil.
-func (a *auditor) begin(key seal.PublicKey, token seal.TokenID) *checked {
+func (a *auditor) begin(key seal.PublicKey, token seal.TokenID, class wire.Class) *checked {
 	if a == nil {
 		return nil
 	}
@@ -135,7 +137,11 @@ func (a *auditor) begin(key seal.PublicKey, token seal.TokenID) *checked {
 		}
 	}
 	k.token = token
-	return &checked{a: a, w: a.a.Worker(key, k.record)}
+	c := &checked{a: a, w: a.a.Worker(key, k.record)}
+	if class == wire.Close {
+		c.w.Compare(audit.Close)
+	}
+	return c
 }
 
 // tokenOf returns the token by which a worker came last; zeros: it is not known.

@@ -250,7 +250,7 @@ func (s *Swarm) attach(ctx context.Context, a *relay.Accepted) (came bool, err e
 	defer drain(nil)
 	w := &attached{
 		id: a.Worker.Key.Short(), key: a.Worker.Key, token: a.Worker.Token.ID, hub: a.Hub, drain: drain, session: session,
-		lane: lane, checked: s.auditor.begin(a.Worker.Key, a.Worker.Token.ID), ctx: ctx, share: share,
+		lane: lane, checked: s.auditor.begin(a.Worker.Key, a.Worker.Token.ID, session.Peer().Class), ctx: ctx, share: share,
 	}
 	w.gate = newGate(w.checked.wrap(lane))
 	s.join(w)

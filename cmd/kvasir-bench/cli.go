@@ -63,13 +63,13 @@ type cli struct {
 
 	Usage helpFlag `name:"help" help:"Print help." short:"h"`
 
-	Scenario string   `arg:"" optional:"" default:"dispatch" help:"What to measure: dispatch, expert, decode, bars, reference, kernels, model, serve, wire, relay, swarm, gate; list names them. report FILE… makes BENCHMARKS.md of what --json has printed; compare OLD NEW sets two runs beside each other."`
+	Scenario string   `arg:"" optional:"" default:"dispatch" help:"What to measure: dispatch, expert, decode, bars, reference, kernels, model, serve, wire, relay, swarm, audit, gate; list names them. report FILE… makes BENCHMARKS.md of what --json has printed; compare OLD NEW sets two runs beside each other."`
 	Files    []string `arg:"" optional:"" help:"What --json has printed (report, compare)." placeholder:"FILE"`
 }
 
 // Help is printed by kvasir-bench --help.
 func (cli) Help() string {
-	return `The layer has the dimensions of Qwen3.5-122B-A10B and random weights. dispatch computes every batch here, then by workers behind a gateway and a hub at 0 ms, then at each --rtt, in turns; the largest batch also with several dispatches under way. Every answer is compared with the local one, bit for bit. expert is the same without a network. kernels computes here alone, beside the peak of int8 and the rate of memory. model runs a whole model beside them, and decode has its experts on workers. wire moves bytes over the path between worker and backbone, beside bare TCP. relay keeps many sessions on it, and restarts the hub under them. swarm simulates swarms of up to 10,000 workers. gate counts and compares with baselines, and fails where something is worse than it was.
+	return `The layer has the dimensions of Qwen3.5-122B-A10B and random weights. dispatch computes every batch here, then by workers behind a gateway and a hub at 0 ms, then at each --rtt, in turns; the largest batch also with several dispatches under way. Every answer is compared with the local one, bit for bit. expert is the same without a network. kernels computes here alone, beside the peak of int8 and the rate of memory. model runs a whole model beside them, and decode has its experts on workers. wire moves bytes over the path between worker and backbone, beside bare TCP. relay keeps many sessions on it, and restarts the hub under them. swarm simulates swarms of up to 10,000 workers. audit computes with and without answers being checked. gate counts and compares with baselines, and fails where something is worse than it was.
 
 Every flag has an environment variable: KVASIR_BATCH is that of --batch. KVASIR_KERNEL chooses the kernels.
 
@@ -111,6 +111,7 @@ var own = map[string][]string{
 	bench.WireName:      {"repeat", "budget", "judge"},
 	bench.RelayName:     {"sessions", "judge"},
 	bench.SwarmName:     slices.Concat(swarmFlags, []string{"batch", "experts", "topk", "hidden", "ffn", "seed", "preset", "judge"}),
+	bench.AuditName:     {"batch", "experts", "topk", "hidden", "ffn", "quant", "seed", "preset", "repeat", "budget", "judge"},
 	bench.GateName:      slices.Concat(gateFlags, []string{"repeat"}),
 }
 

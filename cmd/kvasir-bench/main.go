@@ -130,6 +130,8 @@ func (a *app) run(ctx context.Context, args []string) error {
 		return a.wire(ctx, c)
 	case bench.RelayName:
 		return a.relay(ctx, c)
+	case bench.AuditName:
+		return a.audit(ctx, c)
 	}
 	return usagef("%q is no scenario; kvasir-bench list names them", c.Scenario)
 }

@@ -124,6 +124,28 @@ func TestModelThatIsNotThereIsOneLine(t *testing.T) {
 	}
 }
 
+func TestAuditPrintsARowForEveryPair(t *testing.T) {
+	t.Parallel()
+	small := []string{"audit", "--quick", "--experts=4", "--topk=2", "--hidden=256", "--ffn=256", "--batch=512", "--repeat=2"}
+	o := kvasirBench(t, small...)
+	if o.status != statusDone {
+		t.Fatalf("exit status %d, standard error %q", o.status, o.stderr)
+	}
+	wantNarrow(t, o.stdout)
+	for _, want := range []string{"turns of 32768 rows", "rows checked", "at most 1 % of throughput", "too few pairs"} {
+		if !strings.Contains(o.stdout, want) {
+			t.Errorf("%q is not said:\n%s", want, o.stdout)
+		}
+	}
+	var r bench.AuditReport
+	o = kvasirBench(t, append(small, "--json")...)
+	d := json.NewDecoder(strings.NewReader(o.stdout))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&r); err != nil || d.More() || len(r.Results) != 2 || r.Results[0].Checked != 64 || r.Results[1].Checked != 64 {
+		t.Errorf("%v, more: %v\n%s", err, d.More(), o.stdout)
+	}
+}
+
 func TestWirePrintsARowForEveryWay(t *testing.T) {
 	t.Parallel()
 	o := kvasirBench(t, "wire", "--quick", "--repeat=1")

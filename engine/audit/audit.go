@@ -2,6 +2,7 @@
 //
 //	answer of a worker --- which rows, is decided now and here ---> queue of its layer
 //	64 rows of a layer ---> judge ---> the same bits? right : wrong, with the evidence
+//	                                   or near enough, of class Close
 //
 // Which row is looked at is drawn after the answer is in, from a source that nobody else knows: of each
 // Options.Every rows of a worker one, each as likely. A worker that is new, or whose word stands against
@@ -46,6 +47,7 @@ func (j Judge) believed() bool { return j.Key.IsZero() }
 type Finding struct {
 	Worker  seal.PublicKey
 	Session int64 // Worker.ID of the answer; 0 where the worker was asked as a judge
+	Class   Class // by which it was judged
 	Row     Row
 	Answer  Answer   // the worker's
 	Right   Answer   // what it should have been
@@ -269,7 +271,7 @@ func recompute(ctx context.Context, g *group) (*moe.Partials, error) {
 // weigh compares a judge's answer with those that there are.
 func (a *Auditor) weigh(s *sample, j Judge, said Answer) {
 	votes := append(slices.Clone(s.votes), vote{judge: j, said: said})
-	agree := s.answer.equal(said)
+	agree := s.class.agrees(s.answer, said, len(s.row.Expert))
 	with := -1
 	for i, o := range s.votes {
 		if o.said.equal(said) {
@@ -282,7 +284,7 @@ func (a *Auditor) weigh(s *sample, j Judge, said Answer) {
 		a.done(s, right)
 	case j.believed() || with >= 0:
 		a.blame(s, said, votes)
-		a.found(Finding{Worker: s.w.key, Session: s.w.id, Row: s.row, Answer: s.answer, Right: said, Judges: names(votes, said)})
+		a.found(Finding{Worker: s.w.key, Session: s.w.id, Class: s.class, Row: s.row, Answer: s.answer, Right: said, Judges: names(votes, said)})
 		a.done(s, wrong)
 	case len(votes) >= maxJudges:
 		a.done(s, unknown)

@@ -15,6 +15,7 @@ import (
 // sample is a row that is looked at.
 type sample struct {
 	w      *Worker
+	class  Class
 	turn   int64
 	since  time.Time
 	row    Row
@@ -82,10 +83,11 @@ func (r *Record) right(want int) bool {
 
 // Worker is one session of a worker: its answers come in here. It is safe for concurrent use.
 type Worker struct {
-	a   *Auditor
-	id  int64
-	key seal.PublicKey
-	rec *Record
+	a     *Auditor
+	id    int64
+	key   seal.PublicKey
+	rec   *Record
+	class Class
 
 	mu      sync.Mutex
 	random  *rand.ChaCha8
@@ -109,6 +111,10 @@ func (a *Auditor) Worker(key seal.PublicKey, rec *Record) *Worker {
 	binary.LittleEndian.PutUint64(seed[:], binary.LittleEndian.Uint64(seed[:])^uint64(a.sources))
 	return &Worker{a: a, id: a.sources, key: key, random: rand.NewChaCha8(seed), rec: rec, turn: 1, first: 1, open: []int{0}}
 }
+
+// Compare has the session's answers compared as a class is. It is called before any comes in; Exact unless told
+// otherwise. The judges of one that is Close are believed only if they are exact.
+func (w *Worker) Compare(c Class) { w.class = c }
 
 // ID tells sessions apart.
 func (w *Worker) ID() int64 { return w.id }
@@ -208,7 +214,7 @@ func (w *Worker) take(b *moe.Batch, out *moe.Partials, d drawn, all bool) {
 	v := b.Row(d.row)
 	expert, weight := b.Picks(d.row)
 	s := &sample{
-		w: w, since: time.Now(), turn: d.turn,
+		w: w, class: w.class, since: time.Now(), turn: d.turn,
 		row: Row{
 			Shape:  b.Shape,
 			Values: moe.Row{Format: v.Format, Q: slices.Clone(v.Q), Scales: slices.Clone(v.Scales), F: slices.Clone(v.F)},
