@@ -225,7 +225,9 @@ func (d *Dispatcher) look(c *chooser, b *moe.Batch, tried []*Member, now time.Ti
 		case probe:
 			k.quota = probeRows
 		}
-		k.pace = m.pace.get(now)
+		if !k.trial { // a trial is to show what it is worth: the share is what it may cost
+			k.pace = m.pace.get(now)
+		}
 		c.members = append(c.members, k)
 		if k.trial {
 			c.trials++
