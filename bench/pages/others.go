@@ -69,6 +69,24 @@ func (p *Page) relay(s *bench.Stored) error {
 	return nil
 }
 
+// audit is the page of what checking costs.
+func (p *Page) audit(s *bench.Stored) error {
+	var r bench.AuditReport
+	if err := read(s, &r); err != nil {
+		return err
+	}
+	x := &r.Settings
+	p.Text = measuredOn(&r.Machine, "kvasir-bench audit", "", 0) + fmt.Sprintf(" Layer: %s; a turn is %d rows in batches of %d.\n\n", x.Layer, x.Rows, x.Batch)
+	t := &table{}
+	t.head("pair", "rows/s, unchecked", "rows/s, checked", "cost, %", "judge, %", "rows checked")
+	for i := range r.Results {
+		x := &r.Results[i]
+		t.row(fmt.Sprint(i+1), digits(x.Off), digits(x.On), fmt.Sprintf("%.2f", x.Cost), fmt.Sprintf("%.2f", x.Judge), fmt.Sprint(x.Checked))
+	}
+	p.Text += t.b.String() + "\n" + strings.Join(append(r.Words(), r.Remarks()...), "\n") + "\n"
+	return nil
+}
+
 // swarm is the page of a simulated swarm.
 func (p *Page) swarm(s *bench.Stored) error {
 	var r bench.SwarmReport

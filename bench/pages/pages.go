@@ -55,6 +55,8 @@ func Make(s *bench.Stored, plots string) (*Page, error) {
 		err = p.serve(s)
 	case bench.RelayName:
 		err = p.relay(s)
+	case bench.AuditName:
+		err = p.audit(s)
 	case bench.SwarmName:
 		err = p.swarm(s)
 	case bench.GateName:

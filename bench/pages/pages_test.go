@@ -78,6 +78,9 @@ func TestOtherScenariosHavePages(t *testing.T) {
 {"streams":64,"direct_tokens_per_s":500,"http_tokens_per_s":490,"ratio":0.98,"door_us_per_token":12.5,"pairs":6,"pairs_dropped":1,"identical":true}]}`,
 		"| idle | heap and stacks | 53.5 KiB | at most 64 | met |": `{` + machine + `,"settings":{"scenario":"relay","sessions":500},"results":[
 {"part":"idle","figure":"kib_per_session_end","what":"heap and stacks","unit":"KiB","got":53.5,"want":64,"at_most":true,"verdict":"met"}]}`,
+		"| 2 | 1,900 | 1,890 | 0.53 | 0.31 | 64 |": `{` + machine + `,"settings":{"scenario":"audit","every":512},"results":[
+{"off_rows_per_s":1800,"on_rows_per_s":1790,"cost_pct":0.56,"judge_pct":0.3,"checked":64},
+{"off_rows_per_s":1900,"on_rows_per_s":1890,"cost_pct":0.53,"judge_pct":0.31,"checked":64}],"bars":[{"of":"cost_pct","want":1,"got":0.545,"verdict":"met"}]}`,
 		"| frame: bytes | 16008 B | 16008 | met |": `{` + machine + `,"settings":{"scenario":"gate","kernel":"avx2"},"lines":[
 {"name":"frame_bytes","kind":"counter","text":"frame: bytes","unit":"B","got":16008,"bound":16008,"verdict":"met"}]}`,
 		"123.0 tokens/s over all sequences": `{` + machine + `,"settings":{"scenario":"swarm","workers":100,"simulate_s":60},"plan":{},"result":{"tokens_per_s":123}}`,

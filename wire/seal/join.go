@@ -34,6 +34,11 @@ func (j Join) Line() string { return joinCommand + j.URL() }
 // the two is found here.
 func ParseJoin(text string) (Join, error) {
 	bad := func(format string, a ...any) (Join, error) {
+		for i, x := range a {
+			if err, ok := x.(error); ok {
+				a[i] = plain{err}
+			}
+		}
 		return Join{}, fmt.Errorf("%w: "+format, append([]any{ErrBadJoin}, a...)...)
 	}
 	if len(text) > maxJoin {
@@ -71,6 +76,13 @@ func ParseJoin(text string) (Join, error) {
 	}
 	return j, nil
 }
+
+// plain is an error of this package within another one: the name of the package is said once.
+type plain struct{ error }
+
+func (p plain) Error() string { return strings.TrimPrefix(p.error.Error(), "seal: ") }
+
+func (p plain) Unwrap() error { return p.error }
 
 // checkHost returns an error unless s is NAME, IPv4 or [IPv6], with or without :PORT.
 func checkHost(s string) error {

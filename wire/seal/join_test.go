@@ -74,6 +74,9 @@ func TestJoinIsRefused(t *testing.T) {
 			if !errors.Is(err, ErrBadJoin) || !errors.Is(err, tt.err) || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %v, want %s", err, tt.want)
 			}
+			if n := strings.Count(err.Error(), "seal: "); n != 1 {
+				t.Errorf("%v names the package %d times", err, n)
+			}
 			oneLine(t, err, tok.Text())
 		})
 	}
