@@ -48,7 +48,7 @@ func TestTheLastWorkIsSignedThoughTheHubIsAway(t *testing.T) {
 	go func() { served <- link.Serve(ctx, there, link.Worker{}, o) }()
 	session, err := link.Open(ctx, here, o)
 	check(err)
-	defer func() { _ = session.Close(); _ = <-served }() // nothing is under way
+	defer func() { t.Log("nothing is under way:", session.Close(), <-served) }()
 	w := &attached{key: friend, session: &timed{Session: session}, member: dispatcher.Join("w", nil, &batcher.Set{})}
 	a := s.newAccounts(w, "away", ledger.SessionID{7}.String())
 
