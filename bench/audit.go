@@ -158,7 +158,7 @@ func (r *auditRun) pair(ctx context.Context) (AuditResult, error) {
 		Found: func(audit.Finding) { wrong.Add(1) },
 		Every: auditEvery, Group: auditGroup, Hold: time.Millisecond, Share: 1,
 	})
-	w := a.Worker(seal.PublicKey{1}, audit.NewRecord(auditEvery))
+	w := a.Worker(seal.PublicKey{1}, audit.NewRecord(auditEvery, 0))
 	var took [2]time.Duration // without, with
 	for i := range 2 * r.times {
 		looked := (i + i/2) % 2

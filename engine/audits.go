@@ -37,21 +37,18 @@ type auditor struct {
 	o AuditOptions
 	a *audit.Auditor
 
+	secret [32]byte      // of what is known, as it is kept
+	wake   chan struct{} // has one token when what is known is to be written
+	saving sync.Mutex    // one writes; before mu
+
 	mu    sync.Mutex
 	known map[seal.PublicKey]*known // under mu
 }
 
-// known is what is remembered of a worker.
-type known struct {
-	record *audit.Record
-	token  seal.TokenID // by which it came last
-}
-
-// maxKnown is how many workers that have left are remembered.
-const maxKnown = 1 << 14
-
 func newAuditor(s *Swarm, o AuditOptions) *auditor {
-	a := &auditor{s: s, o: o, known: map[seal.PublicKey]*known{}}
+	a := &auditor{
+		s: s, o: o, known: map[seal.PublicKey]*known{}, wake: make(chan struct{}, 1), secret: s.c.Key.Secret("records 1"),
+	}
 	a.a = audit.New(audit.Options{
 		Judge: a.judge, Found: a.found, Trial: a.trial, Every: o.Every, Share: o.Share, Hold: o.Hold,
 	})
@@ -97,6 +94,10 @@ func (a *auditor) found(f audit.Finding) {
 	if hash == (ledger.Hash{}) { // a report of a wrong row names something
 		hash = ledger.Hash{31: 1}
 	}
+	a.mu.Lock()
+	a.about(f.Worker).record.Fall() // also of one that was asked as a judge
+	a.mu.Unlock()
+	a.changed()
 	a.s.mu.Lock()
 	defer a.s.mu.Unlock()
 	a.s.proving = slices.DeleteFunc(a.s.proving, func(x *accounts) bool { return x.w.key == f.Worker })
@@ -129,13 +130,7 @@ func (a *auditor) begin(key seal.PublicKey, token seal.TokenID, class wire.Class
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	k := a.known[key]
-	if k == nil {
-		k = &known{record: audit.NewRecord(0)}
-		if len(a.known) < maxKnown {
-			a.known[key] = k
-		}
-	}
+	k := a.about(key)
 	k.token = token
 	c := &checked{a: a, w: a.a.Worker(key, k.record)}
 	if class == wire.Close {
@@ -156,6 +151,7 @@ func (a *auditor) tokenOf(key seal.PublicKey) (token seal.TokenID) {
 
 // trial is audit.Options.Trial.
 func (a *auditor) trial(key seal.PublicKey, on bool) {
+	a.changed()
 	a.s.mu.Lock()
 	defer a.s.mu.Unlock()
 	for _, w := range a.s.present {

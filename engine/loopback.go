@@ -38,8 +38,11 @@ type LoopbackConfig struct {
 
 	// Audit says how answers are checked; nil: they are not.
 	Audit *AuditOptions
-	// Refuse is SwarmConfig's.
+	// Refuse and Outbox are SwarmConfig's.
 	Refuse func(seal.Proof) error
+	Outbox *ledger.Outbox
+
+	Backbone seal.Key // zero: one is drawn
 
 	// Home, if set, is a folder for the hub's ledger and the gateway's wallet.
 	Home string
@@ -86,6 +89,9 @@ func NewLoopback(ctx context.Context, c LoopbackConfig) (*Loopback, error) {
 
 func (l *Loopback) start(ctx context.Context, c LoopbackConfig) error {
 	root, hubKey, gatewayKey, backboneKey := seal.NewKey(), seal.NewKey(), seal.NewKey(), seal.NewKey()
+	if !c.Backbone.IsZero() {
+		backboneKey = c.Backbone
+	}
 	now := time.Now()
 	grant := func(role seal.Role, k seal.Key) (seal.Grant, error) {
 		return seal.SignGrant(root, seal.Grant{Role: role, Key: k.Public(), Issued: now})
@@ -128,7 +134,7 @@ func (l *Loopback) start(ctx context.Context, c LoopbackConfig) error {
 		Key: backboneKey, Grant: backboneGrant, Root: root.Public(),
 		Hubs:  []relay.Target{{Address: "wss://" + hubAddr, Hub: l.Hub.ID()}},
 		Model: c.Model, Workers: c.Workers + moreWorkers, Place: c.Place, Local: c.Local, Wait: c.Wait, Log: c.Log,
-		Slices: c.Slices, Exponents: c.Exponents, TopK: c.TopK, Trace: c.Trace, Audit: c.Audit, Refuse: c.Refuse,
+		Slices: c.Slices, Exponents: c.Exponents, TopK: c.TopK, Trace: c.Trace, Audit: c.Audit, Refuse: c.Refuse, Outbox: c.Outbox,
 	})
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"kvasir/engine/batches"
@@ -80,7 +81,7 @@ func (n *ServeNode) shown(w *WorkerStats, balances map[seal.PublicKey]ledger.Bal
 		ID: w.ID, Hub: w.Hub[:min(first, len(w.Hub))], Holds: w.Holds, RTT: milliseconds(w.RTT), Rate: w.Rate,
 		Dispatches: w.Dispatches, Rows: w.Rows, Picks: w.Picks, Failures: w.Failures, Wait: milliseconds(w.Wait),
 		Pending: int64(b.Pending), Settled: int64(b.Settled), Voided: int64(b.Voided),
-		Idle: idle(w), Unpaid: unpaid(&b, n.swarm != nil && n.swarm.auditor != nil),
+		Idle: idle(w), Unpaid: unpaid(w, &b, n.swarm != nil && n.swarm.auditor != nil),
 	}
 }
 
@@ -96,10 +97,12 @@ func idle(w *WorkerStats) string {
 }
 
 // unpaid is why pay does not settle, where that is not just a matter of time.
-func unpaid(b *ledger.Balance, checked bool) string {
+func unpaid(w *WorkerStats, b *ledger.Balance, checked bool) string {
 	switch {
 	case !checked:
 		return "nobody checks the work"
+	case w.Wanted > 0:
+		return fmt.Sprintf("on trial until %d more rows are found right", w.Wanted)
 	case b.Waiting > 0:
 		return "more waits for the limit of this backbone"
 	}

@@ -22,13 +22,15 @@ func TestThePageSaysWhyThereIsNoWorkOrPay(t *testing.T) {
 	for _, c := range []struct {
 		b       ledger.Balance
 		checked bool
+		wanted  int
 		want    string
 	}{
-		{ledger.Balance{Pending: 1}, true, ""},
-		{ledger.Balance{Pending: 1}, false, "nobody checks the work"},
-		{ledger.Balance{Pending: 1, Waiting: 1}, true, "more waits for the limit of this backbone"},
+		{ledger.Balance{Pending: 1}, true, 0, ""},
+		{ledger.Balance{Pending: 1}, false, 0, "nobody checks the work"},
+		{ledger.Balance{Pending: 1}, true, 12, "on trial until 12 more rows are found right"},
+		{ledger.Balance{Pending: 1, Waiting: 1}, true, 0, "more waits for the limit of this backbone"},
 	} {
-		if got := unpaid(&c.b, c.checked); got != c.want {
+		if got := unpaid(&WorkerStats{Wanted: c.wanted}, &c.b, c.checked); got != c.want {
 			t.Errorf("%+v is not paid because %q, want %q", c.b, got, c.want)
 		}
 	}

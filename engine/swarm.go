@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -149,6 +150,8 @@ type WorkerStats struct {
 	Hub        string        // id of the one by which it came
 	Wait       time.Duration // from dispatch to answer, added up
 	Here       bool          // it has not left
+	Right      int64         // rows of it that were found right, in all its sessions
+	Wanted     int           // more rows that are to be found right before its probation ends; 0: it has, or nobody checks
 }
 
 // NewSwarm begins to take workers, until Close.
@@ -176,6 +179,8 @@ func NewSwarm(c SwarmConfig) (*Swarm, error) {
 	}
 	if c.Audit != nil {
 		s.auditor = newAuditor(s, *c.Audit)
+		s.auditor.load(ctx)
+		s.wg.Go(func() { s.auditor.keep(ctx) })
 		s.wg.Go(func() { s.auditor.a.Run(ctx) })
 	}
 	s.wg.Go(func() { s.accept(ctx) })
@@ -219,8 +224,15 @@ func kindOfEnd(err error) string {
 }
 
 // Counts returns what has been counted of hubs, offers and ends of sessions, see relay.Backbone.Counts; a
-// worker that has no room for any expert ended as small.
-func (s *Swarm) Counts() map[string]uint64 { return s.backbone.Counts() }
+// worker that has no room for any expert ended as small. What could not be written here is counted too, and
+// records of workers that were damaged.
+func (s *Swarm) Counts() map[string]uint64 {
+	all := maps.Clone(s.backbone.Counts())
+	if s.c.Outbox != nil {
+		maps.Copy(all, s.c.Outbox.Counts())
+	}
+	return all
+}
 
 // attach runs one worker's session from the beginning to the end. came says that it had a beginning; its
 // end is told to SwarmConfig.Left then.
@@ -441,7 +453,9 @@ func (s *Swarm) Workers() []WorkerStats {
 // stats is under Swarm.mu.
 func (w *attached) stats() WorkerStats {
 	m, l := w.member.Stats(), w.session.Stats()
+	right, wanted := w.checked.standing()
 	return WorkerStats{
+		Right: right, Wanted: wanted,
 		ID: w.id, Key: w.key, Dispatches: m.Dispatches, Rows: m.Rows, Picks: m.Picks + m.Spare, Failures: m.Failures,
 		BytesOut: l.BytesOut, BytesBack: l.BytesIn, RTT: l.MinRTT,
 		Memory: w.memory, Rate: w.rate, Down: w.down, Holds: w.held.set().String(), Hub: w.hub, Wait: m.Wait, Here: true,
@@ -452,6 +466,7 @@ func (w *attached) stats() WorkerStats {
 func (s *Swarm) Close() {
 	s.cancel()
 	s.wg.Wait() // the last reports go out over the control connections
+	s.auditor.save(context.Background())
 	s.backbone.Close()
 	s.dispatcher.Close()
 }

@@ -166,7 +166,7 @@ func TestCheatsAreFoundAsSoonAsTheSharesSay(t *testing.T) {
 					found := false
 					a := New(Options{Judge: own(&executor{}), Every: every, Seed: [32]byte{1, byte(trial), byte(trial >> 8)},
 						Found: func(f Finding) { found = f.Worker == key(1) }})
-					w := a.Worker(key(1), NewRecord(a.o.Probation))
+					w := a.Worker(key(1), NewRecord(a.o.Probation, 0))
 					before.Reset(0, hidden)
 					for range c.within[i] {
 						sent.Reset(right.Rows, hidden)
@@ -202,7 +202,7 @@ func TestHonestWorkersAreNeverAccused(t *testing.T) {
 		n = 50_000
 	}
 	a := New(Options{Judge: own(&executor{}), Every: 1, Found: func(f Finding) { t.Errorf("seed %d: %+v", seed, f) }})
-	w := a.Worker(key(1), NewRecord(0))
+	w := a.Worker(key(1), NewRecord(0, 0))
 	var out moe.Partials
 	for i := 0; i < n; i += 512 {
 		b := batch(t, rng, i>>9&3, 512)
@@ -226,7 +226,7 @@ func TestOneRowOfEachWindowIsDrawn(t *testing.T) {
 	truth(b, &out)
 	places := func(seed byte) (at []int64) {
 		a := New(Options{Judge: own(&executor{}), Every: 64, Group: 512, Bytes: 1 << 30, Seed: [32]byte{seed}})
-		w := a.Worker(key(1), NewRecord(a.o.Probation))
+		w := a.Worker(key(1), NewRecord(a.o.Probation, 0))
 		for n := range 1000 {
 			w.Answer(b, &out)
 			if rows, _ := a.Waiting(); rows != n+1 {
@@ -266,7 +266,7 @@ func TestRowsAreJudgedTogether(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); a.Run(ctx) }()
-		w := a.Worker(key(1), NewRecord(1))
+		w := a.Worker(key(1), NewRecord(1, 0))
 		var out moe.Partials
 		send := func(layer, rows int) {
 			b := batch(t, rng, layer, rows)
@@ -327,7 +327,7 @@ func TestTwoWorkersWaitForAThird(t *testing.T) {
 					}
 					return Judge{}, false
 				}})
-			w := a.Worker(key(1), NewRecord(a.o.Probation))
+			w := a.Worker(key(1), NewRecord(a.o.Probation, 0))
 			b := batch(t, rand.New(rand.NewPCG(7, 7)), 0, 1)
 			var out moe.Partials
 			truth(b, &out)
@@ -360,7 +360,7 @@ func TestTwoWorkersWaitForAThird(t *testing.T) {
 func TestProbationEndsByRightRows(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 9))
 	a := New(Options{Judge: own(&executor{}), Probation: 100})
-	w := a.Worker(key(1), NewRecord(0))
+	w := a.Worker(key(1), NewRecord(0, 0))
 	var out moe.Partials
 	send := func(rows int) {
 		b := batch(t, rng, 0, rows)
@@ -411,7 +411,7 @@ func TestProbationEndsByRightRows(t *testing.T) {
 func TestWhatDoesNotFitIsSkippedAndCounted(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 4))
 	a := New(Options{Judge: func(int, []seal.PublicKey) (Judge, bool) { return Judge{}, false }, Bytes: 100_000})
-	w := a.Worker(key(1), NewRecord(0))
+	w := a.Worker(key(1), NewRecord(0, 0))
 	var out moe.Partials
 	for range 20 {
 		b := batch(t, rng, 0, 512)
@@ -435,7 +435,7 @@ func TestAJudgeThatFailsIsNoVerdict(t *testing.T) {
 		{spoil: func(b *moe.Batch, out *moe.Partials) { out.Reset(b.Rows-1, b.Hidden) }},
 	} {
 		a := New(Options{Judge: own(e), Found: func(f Finding) { t.Errorf("%+v", f) }})
-		w := a.Worker(key(1), NewRecord(0))
+		w := a.Worker(key(1), NewRecord(0, 0))
 		b := batch(t, rng, 0, 3)
 		var out moe.Partials
 		truth(b, &out)
@@ -455,7 +455,7 @@ func TestWhatWasNotLookedAtIsOwed(t *testing.T) {
 			rng := rand.New(rand.NewPCG(12, 12))
 			found := 0
 			a := New(Options{Judge: own(&executor{}), Every: 64, Bytes: 1, Found: func(Finding) { found++ }})
-			w := a.Worker(key(1), NewRecord(512))
+			w := a.Worker(key(1), NewRecord(512, 0))
 			var out moe.Partials
 			send := func(rows int) {
 				b := batch(t, rng, 0, rows)
@@ -495,7 +495,7 @@ func TestNobodyHidesBehindAFullQueue(t *testing.T) {
 	rng := rand.New(rand.NewPCG(13, 13))
 	found := 0
 	a := New(Options{Judge: own(&executor{}), Bytes: 600_000, Found: func(Finding) { found++ }})
-	w := a.Worker(key(1), NewRecord(0))
+	w := a.Worker(key(1), NewRecord(0, 0))
 	var out moe.Partials
 	for i := range 40 {
 		b := batch(t, rng, 0, 64)

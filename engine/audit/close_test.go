@@ -162,7 +162,7 @@ func TestACloseWorkerIsJudgedByTolerance(t *testing.T) {
 	}{{Exact, 0, false}, {Exact, 1, true}, {Close, 1, false}, {Close, 1 << 20, true}} {
 		var found []Finding
 		a := New(Options{Judge: own(&executor{}), Every: 1, Found: func(f Finding) { found = append(found, f) }})
-		w := a.Worker(key(1), NewRecord(0))
+		w := a.Worker(key(1), NewRecord(0, 0))
 		w.Compare(c.class)
 		b := batch(t, rand.New(rand.NewPCG(8, 8)), 0, 4)
 		var out moe.Partials

@@ -57,19 +57,33 @@ type Counts struct {
 	Skipped int64 // should have been looked at, and were not: no room, or no judge in time; others are instead
 }
 
-// Record is how far a worker is known: how many rows were found right in all its sessions, as far as probation
-// asks. It outlives a session, so that what was pending when one ended is decided in the next.
-type Record struct{ good atomic.Int64 }
+// Record is how far a worker is known: how many rows were found right in all its sessions. It outlives a session,
+// so that what was pending when one ended is decided in the next.
+type Record struct {
+	good  atomic.Int64 // since its probation began, as far as that asks
+	right atomic.Int64 // in all
+}
 
-// NewRecord returns the record of a worker with so many rows found right.
-func NewRecord(good int) *Record {
+// NewRecord returns a record of rows found right: since the probation began, and in all.
+func NewRecord(good int, right int64) *Record {
 	r := &Record{}
 	r.good.Store(int64(good))
+	r.right.Store(right)
 	return r
 }
 
-// right notes a row, and reports whether it was the last that was wanted.
-func (r *Record) right(want int) bool {
+// Good is how many rows were found right since the probation began, as far as that asks.
+func (r *Record) Good() int64 { return r.good.Load() }
+
+// Right is how many rows were found right in all.
+func (r *Record) Right() int64 { return r.right.Load() }
+
+// Fall begins the probation anew.
+func (r *Record) Fall() { r.good.Store(0) }
+
+// found notes a right row, and reports whether it was the last that was wanted.
+func (r *Record) found(want int) bool {
+	r.right.Add(1)
 	for {
 		n := r.good.Load()
 		if n >= int64(want) {
@@ -121,6 +135,12 @@ func (w *Worker) ID() int64 { return w.id }
 
 // Probation says that every row is looked at, and nothing is decided yet.
 func (w *Worker) Probation() bool { return w.rec.good.Load() < int64(w.a.o.Probation) }
+
+// Right is how many rows of the worker were found right, in all its sessions.
+func (w *Worker) Right() int64 { return w.rec.Right() }
+
+// Wanted is how many more rows are to be found right before the probation ends; 0: it has.
+func (w *Worker) Wanted() int { return max(0, w.a.o.Probation-int(w.rec.Good())) }
 
 // fall begins a probation, if none is under way.
 func (w *Worker) fall() {
@@ -255,7 +275,7 @@ func (w *Worker) resolve(s *sample, v verdict) {
 	switch {
 	case v == wrong:
 		w.fall()
-	case v == right && w.rec.right(w.a.o.Probation) && w.a.o.Trial != nil:
+	case v == right && w.rec.found(w.a.o.Probation) && w.a.o.Trial != nil:
 		w.a.o.Trial(w.key, false)
 	}
 }

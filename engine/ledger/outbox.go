@@ -10,7 +10,8 @@ import (
 )
 
 // Outbox keeps what a worker or a backbone has signed until a wallet has read it, and gives it to the hub as
-// often as that needs. It is safe for concurrent use; what Put returned nil for is on the disk.
+// often as that needs, and of a backbone what it knows of workers. It is safe for concurrent use; what Put returned
+// nil for is on the disk.
 //
 //	Put -> kept -> given to the hub -> read by a wallet (Given.Acknowledged) -> forgotten
 //	               ^                     |
@@ -19,6 +20,8 @@ type Outbox struct {
 	file *file
 	log  *slog.Logger
 	most int
+
+	refused tally // records
 }
 
 // MaxOutbox is how many reports an outbox keeps; beyond it the oldest are lost.
@@ -50,6 +53,9 @@ func OpenOutbox(ctx context.Context, path string, log *slog.Logger) (*Outbox, er
 
 // Close closes the file.
 func (o *Outbox) Close() error { return o.file.close() }
+
+// Counts returns what could not be written, and records that were refused.
+func (o *Outbox) Counts() map[string]uint64 { return o.refused.counts(o.file) }
 
 // Put keeps an item. One that is there already stays as it is.
 func (o *Outbox) Put(ctx context.Context, i Item) error {
