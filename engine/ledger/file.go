@@ -72,7 +72,10 @@ func openFile(ctx context.Context, path string, k kind, log *slog.Logger) (f *fi
 	if err != nil {
 		return nil, err
 	}
-	f.w = &writer{jobs: make(chan *job), quit: make(chan struct{}), ended: make(chan struct{}), log: orDiscard(log)}
+	f.w = &writer{
+		jobs: make(chan *job, groupMax), quit: make(chan struct{}), ended: make(chan struct{}), log: orDiscard(log),
+		texts: map[[2]int]string{},
+	}
 	go f.run()
 	return f, nil
 }

@@ -63,12 +63,12 @@ func (h *Hub) Begin(ctx context.Context, s Session) error {
 
 // begin enters a session unless it is there.
 func begin(ctx context.Context, t *tx, s *Session, grant string, claimed int) error {
-	worker, backbone, err := parties(ctx, t, s.ID)
+	c, err := t.chain(ctx, s.ID)
 	switch {
 	case errors.Is(err, ErrNoSession):
 	case err != nil:
 		return err
-	case worker != s.Worker || backbone != s.Backbone.Key:
+	case c.worker != s.Worker || c.backbone != s.Backbone.Key:
 		return fmt.Errorf("%w: id %s is taken", ErrWrongSession, s.ID)
 	default:
 		return nil
@@ -78,20 +78,10 @@ func begin(ctx context.Context, t *tx, s *Session, grant string, claimed int) er
 		s.ID.String(), s.Worker.String(), s.Backbone.Key.String(), grant, s.Start.UnixMilli(), claimed)
 }
 
-// parties returns the two keys of a session.
-func parties(ctx context.Context, t *tx, id SessionID) (worker, backbone seal.PublicKey, err error) {
-	err = t.QueryRowContext(ctx, "SELECT worker, backbone FROM sessions WHERE id = $1", id.String()).
-		Scan(keyColumn{&worker}, keyColumn{&backbone})
-	if errors.Is(err, sql.ErrNoRows) {
-		err = fmt.Errorf("%w: %s", ErrNoSession, id)
-	}
-	return worker, backbone, err
-}
-
 // End enters a session's end; the first one holds. Reports that come later are still taken.
 func (h *Hub) End(ctx context.Context, id SessionID, at time.Time) error {
 	return h.file.update(ctx, func(t *tx) error {
-		if _, _, err := parties(ctx, t, id); err != nil {
+		if _, err := t.chain(ctx, id); err != nil {
 			return err
 		}
 		return t.exec(ctx, "UPDATE sessions SET ended = $1 WHERE id = $2 AND ended = 0", at.UnixMilli(), id.String())
@@ -164,7 +154,7 @@ func (h *Hub) enter(ctx context.Context, signed []byte, grant *seal.Grant) (Repo
 	c, err := claimed(signed, grant)
 	var fresh bool
 	if err == nil {
-		err = h.file.update(ctx, func(t *tx) (err error) {
+		err = h.file.updateOf(ctx, &c.report.Session, func(t *tx) (err error) {
 			fresh, err = c.enter(ctx, t)
 			return err
 		})
@@ -195,55 +185,35 @@ func claimed(signed []byte, grant *seal.Grant) (c claim, err error) {
 // enter enters the report; fresh says that it is new.
 func (c *claim) enter(ctx context.Context, t *tx) (fresh bool, err error) {
 	r := &c.report
-	worker, backbone, err := parties(ctx, t, r.Session)
+	at, err := t.chain(ctx, r.Session)
 	if errors.Is(err, ErrNoSession) && c.grant != nil && c.grant.Key == r.Backbone {
 		s := Session{ID: r.Session, Worker: r.Worker, Backbone: *c.grant, Start: r.Time}
-		worker, backbone, err = r.Worker, r.Backbone, begin(ctx, t, &s, c.grant.String(), 1)
+		if err = begin(ctx, t, &s, c.grant.String(), 1); err == nil {
+			at, err = t.chain(ctx, r.Session)
+		}
 	}
 	if err != nil {
 		return false, err
 	}
-	if worker != r.Worker || backbone != r.Backbone {
+	if at.worker != r.Worker || at.backbone != r.Backbone {
 		return false, fmt.Errorf("%w: report %d of session %s names other keys", ErrWrongSession, r.Sequence, r.Session)
 	}
-	stored, err := place(ctx, t, r, c.signed, "SELECT sequence, signed FROM reports WHERE session = $1", r.Session.String())
+	session := r.Session.String()
+	stored, err := place(ctx, t, at.head, r, c.signed, "SELECT sequence, signed FROM reports WHERE session = $1", session)
 	if c.grant != nil && errors.Is(err, ErrGap) {
 		err = nil
 	}
 	if stored || err != nil {
 		return false, err
 	}
-	_, err = t.insert(ctx, `INSERT INTO reports (id, session, sequence, worker, picks, bytes, signed, mark)
-		SELECT `+nextEntry+`, $1, $2, $3, $4, $5, $6, $7 RETURNING id`,
-		r.Session.String(), r.Sequence, r.Worker.String(), c.total.Picks, c.total.Bytes, c.signed, newMark())
-	return true, err
-}
-
-// nextEntry is the id of the next entry of the feed.
-const nextEntry = "(SELECT max(id) + 1 FROM (SELECT 0 AS id UNION ALL SELECT max(id) FROM reports UNION ALL SELECT max(id) FROM statements) e)"
-
-// place finds the place of a report in its session's chain, which chain selects. It returns true when
-// the report is there already, and an error when it does not fit.
-func place(ctx context.Context, t *tx, r *Report, signed []byte, chain string, args ...any) (stored bool, err error) {
-	var sequence int64
-	var last []byte
-	newest := chain + fmt.Sprintf(" AND sequence <= $%d ORDER BY sequence DESC LIMIT 1", len(args)+1)
-	err = t.QueryRowContext(ctx, newest, append(args, r.Sequence)...).Scan(&sequence, &last)
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+	id, err := t.entry(ctx)
+	if err != nil {
 		return false, err
 	}
-	if sequence > 0 {
-		if _, err := Parse(last); err != nil { // not wrapped: it is not about the report that came
-			return false, fmt.Errorf("%w: report %d of session %s: %s", ErrDamaged, sequence, r.Session, err.Error())
-		}
+	if r.Sequence > at.sequence {
+		at.head = head{r.Sequence, c.signed}
 	}
-	if sequence < r.Sequence {
-		return false, r.follows(sequence, last)
-	}
-	if HashOf(last) != HashOf(signed) { // the signature may be another one
-		return false, fmt.Errorf("%w: there is another report %d of session %s", ErrFork, r.Sequence, r.Session)
-	}
-	return true, nil
+	return true, t.put(ctx, hubReports, id, session, r.Sequence, r.Worker.String(), c.total.Picks, c.total.Bytes, c.signed, newMark())
 }
 
 // Session returns a session.

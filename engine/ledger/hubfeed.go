@@ -12,7 +12,7 @@ import (
 // what is new here.
 func (h *Hub) State(ctx context.Context, signed []byte) (s Statement, fresh bool, err error) {
 	if s, err = VerifyStatement(signed); err == nil {
-		err = h.file.update(ctx, func(t *tx) (err error) {
+		err = h.file.updateOf(ctx, &s.Session, func(t *tx) (err error) {
 			fresh, err = s.enter(ctx, t, signed)
 			return err
 		})
@@ -26,30 +26,36 @@ func (h *Hub) State(ctx context.Context, signed []byte) (s Statement, fresh bool
 
 // enter enters the statement; fresh says that it is new.
 func (s *Statement) enter(ctx context.Context, t *tx, signed []byte) (fresh bool, err error) {
-	worker, backbone, err := parties(ctx, t, s.Session)
+	at, err := t.chain(ctx, s.Session)
 	if err != nil {
 		return false, err
 	}
-	if worker != s.Worker || backbone != s.Backbone {
+	if at.worker != s.Worker || at.backbone != s.Backbone {
 		return false, fmt.Errorf("%w: statement on report %d of session %s names other keys", ErrWrongSession, s.Sequence, s.Session)
 	}
-	var has int
-	err = t.QueryRowContext(ctx, "SELECT count(*) FROM reports WHERE session = $1 AND sequence = $2",
-		s.Session.String(), s.Sequence).Scan(&has)
+	session := s.Session.String()
+	has := 1
+	if s.Sequence != at.sequence {
+		err = t.QueryRowContext(ctx, "SELECT count(*) FROM reports WHERE session = $1 AND sequence = $2", session, s.Sequence).Scan(&has)
+	}
 	if err == nil && has == 0 {
 		err = fmt.Errorf("%w: %d of session %s", ErrNoReport, s.Sequence, s.Session)
 	}
 	if err != nil {
 		return false, err
 	}
-	stored, err := samePlace(ctx, t, s, "SELECT signed FROM statements WHERE session = $1 AND sequence = $2",
-		s.Session.String(), s.Sequence)
-	if stored || err != nil {
+	if s.Sequence <= at.stated {
+		stored, err := samePlace(ctx, t, s, "SELECT signed FROM statements WHERE session = $1 AND sequence = $2", session, s.Sequence)
+		if stored || err != nil {
+			return false, err
+		}
+	}
+	id, err := t.entry(ctx)
+	if err != nil {
 		return false, err
 	}
-	_, err = t.insert(ctx, "INSERT INTO statements (id, session, sequence, signed, mark) SELECT "+nextEntry+
-		", $1, $2, $3, $4 RETURNING id", s.Session.String(), s.Sequence, signed, newMark())
-	return true, err
+	at.stated = max(at.stated, s.Sequence)
+	return true, t.put(ctx, hubStatements, id, session, s.Sequence, signed, newMark())
 }
 
 // samePlace reports whether there is a statement in the place of s already, which a query finds. Another one

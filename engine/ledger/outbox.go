@@ -204,7 +204,7 @@ func (h *Hub) Receive(ctx context.Context, i Item) (g Given, err error) {
 		s, cannot = VerifyStatement(i.Statement)
 	}
 	spoilt := cannot
-	err = h.file.update(ctx, func(t *tx) error {
+	err = h.file.updateOf(ctx, &c.report.Session, func(t *tx) error {
 		g, cannot = Given{}, spoilt
 		fresh, err := c.enter(ctx, t)
 		if err != nil {
@@ -217,6 +217,9 @@ func (h *Hub) Receive(ctx context.Context, i Item) (g Given, err error) {
 				return cannot
 			}
 			g.Fresh = g.Fresh || fresh
+		}
+		if g.Fresh { // of what no wallet has read, nothing is acknowledged
+			return nil
 		}
 		reports, statements, err := acknowledged(ctx, t.QueryContext, c.report.Session, c.report.Sequence)
 		if g.Acknowledged = reports; len(i.Statement) > 0 {

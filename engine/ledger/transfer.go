@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 
 	"kvasir/wire/seal"
 )
@@ -96,7 +97,7 @@ func (w *Wallet) credit(ctx context.Context, t *tx, hub string, v verified) (rew
 		return 0, false, v.err
 	}
 	r := &v.report
-	stored, err := place(ctx, t, r, v.Report, "SELECT sequence, signed FROM reports WHERE backbone = $1 AND session = $2",
+	stored, err := place(ctx, t, head{sequence: math.MaxInt64}, r, v.Report, "SELECT sequence, signed FROM reports WHERE backbone = $1 AND session = $2",
 		r.Backbone.String(), r.Session.String())
 	if stored || err != nil {
 		return 0, false, err

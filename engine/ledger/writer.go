@@ -22,7 +22,7 @@ import (
 // and where the database itself fails in a job, each is done in a transaction of its own. There is no waiting for
 // a group to grow: a single job is written at once.
 type writer struct {
-	jobs  chan *job // its senders are the queue: each waits for its own
+	jobs  chan *job // those that wait; who sends one waits for it
 	quit  chan struct{}
 	ended chan struct{}
 	log   *slog.Logger
@@ -33,7 +33,8 @@ type writer struct {
 	// Of the goroutine.
 	conn     *sql.Conn // nil: to be had
 	prepared map[string]*sql.Stmt
-	trouble  bool // was told
+	texts    map[[2]int]string // of statements that insert rows
+	trouble  bool              // was told
 }
 
 // groupMax is the most jobs of a transaction.
@@ -49,6 +50,7 @@ var ErrUnwritten = errors.New("ledger: not written")
 // job is what update is asked for.
 type job struct {
 	ctx   context.Context
+	about *SessionID // of a hub, which it will look at; nil: none
 	do    func(*tx) error
 	state atomic.Int32
 	err   error
@@ -65,8 +67,11 @@ const (
 // update runs do in a transaction, which may be that of others too. When it returns nil, what do has written is
 // on the disk; else nothing of it is. Errors of this package come back as they are. do may be run twice, of
 // which the first time leaves nothing.
-func (f *file) update(ctx context.Context, do func(*tx) error) error {
-	j := &job{ctx: ctx, do: do, done: make(chan struct{})}
+func (f *file) update(ctx context.Context, do func(*tx) error) error { return f.updateOf(ctx, nil, do) }
+
+// updateOf is update that looks at a session of a hub: those of a group are read at once.
+func (f *file) updateOf(ctx context.Context, about *SessionID, do func(*tx) error) error {
+	j := &job{ctx: ctx, about: about, do: do, done: make(chan struct{})}
 	select {
 	case f.w.jobs <- j:
 	case <-f.w.quit:
@@ -76,12 +81,17 @@ func (f *file) update(ctx context.Context, do func(*tx) error) error {
 	}
 	select {
 	case <-j.done:
+		return j.err
 	case <-ctx.Done():
 		if j.state.CompareAndSwap(waits, givenUp) {
 			return f.explain(ctx.Err())
 		}
-		<-j.done // do may use what is the caller's
+	case <-f.w.ended:
+		if j.state.CompareAndSwap(waits, givenUp) {
+			return f.explain(ErrClosed)
+		}
 	}
+	<-j.done // do may use what is the caller's
 	return j.err
 }
 
@@ -170,6 +180,11 @@ func (f *file) group(jobs []*job, care bool) (again bool, err error) {
 		return false, f.giveUp(ctx, err)
 	}
 	step("BEGIN")
+	if !care {
+		if err := t.fetch(ctx, jobs); err != nil {
+			return true, f.giveUp(ctx, err)
+		}
+	}
 	refused := 0
 	for _, j := range jobs {
 		j.err, t.wrote = nil, false
@@ -188,6 +203,9 @@ func (f *file) group(jobs []*job, care bool) (again bool, err error) {
 	if refused == len(jobs) {
 		_ = f.giveUp(ctx, nil) // there is nothing to write
 		return false, nil
+	}
+	if err := t.flush(ctx); err != nil {
+		return true, f.giveUp(ctx, err)
 	}
 	if err := t.plain(ctx, "COMMIT"); err != nil {
 		return false, f.giveUp(ctx, err)
@@ -265,11 +283,20 @@ type tx struct {
 	f     *file
 	step  func(string)
 	wrote bool // in this job
+
+	rows [intos][]any // to be inserted
+
+	// What is known of a hub's database, with the rows above.
+	chains map[SessionID]*chain
+	next   int64 // id of the next entry; 0: not known
 }
 
 // try does something, and when it returns an error of this package, undoes what it has written. err is the
 // database's.
 func (t *tx) try(ctx context.Context, do func() error) (refused, err error) {
+	if err := t.flush(ctx); err != nil {
+		return nil, err
+	}
 	if err := t.plain(ctx, "SAVEPOINT attempt"); err != nil {
 		return nil, err
 	}
@@ -278,9 +305,12 @@ func (t *tx) try(ctx context.Context, do func() error) (refused, err error) {
 		if !ours(refused) && ctxErr(refused) == nil {
 			return nil, refused
 		}
+		t.forget()
 		if err := t.plain(ctx, "ROLLBACK TO SAVEPOINT attempt"); err != nil {
 			return nil, err
 		}
+	} else if err := t.flush(ctx); err != nil {
+		return nil, err
 	}
 	return refused, t.plain(ctx, "RELEASE SAVEPOINT attempt")
 }
@@ -328,6 +358,9 @@ func (t *tx) QueryContext(ctx context.Context, query string, args ...any) (*sql.
 		return nil, err
 	}
 	ctx = context.WithoutCancel(ctx)
+	if err := t.flush(ctx); err != nil {
+		return nil, err
+	}
 	s, err := t.prepare(ctx, query) //nolint:sqlclosecheck // drop closes it
 	switch {
 	case err != nil:
@@ -373,7 +406,16 @@ func (t *tx) exec(ctx context.Context, query string, args ...any) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	ctx, t.wrote = context.WithoutCancel(ctx), true
+	t.wrote = true
+	if err := t.flush(ctx); err != nil {
+		return err
+	}
+	return t.send(ctx, query, args)
+}
+
+// send runs a statement that writes.
+func (t *tx) send(ctx context.Context, query string, args []any) error {
+	ctx = context.WithoutCancel(ctx)
 	s, err := t.prepare(ctx, query) //nolint:sqlclosecheck // drop closes it
 	if err == nil && s != nil {
 		_, err = s.ExecContext(ctx, args...)

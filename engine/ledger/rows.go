@@ -1,0 +1,102 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"strings"
+)
+
+// into is a table that a transaction gathers rows for, and the columns of them. A statement costs as much as ten
+// rows of it, so rows are inserted many at once: at the end, or before anything is read.
+type into struct {
+	table   string
+	columns string
+	already string // what becomes of a row that is there already
+}
+
+// What rows are gathered for. They are inserted in this order, so that what a row refers to is there.
+const (
+	hubReports = iota
+	hubStatements
+	intos
+)
+
+var gathered = [intos]into{
+	hubReports:    {"reports", "id, session, sequence, worker, picks, bytes, signed, mark", ""},
+	hubStatements: {"statements", "id, session, sequence, signed, mark", ""},
+}
+
+// rowsMax is how many rows of a table are gathered at most, and how many a single statement inserts at most. It is a
+// power of two, as every number of rows of a statement is: so there are few statements.
+const rowsMax = 128
+
+// put has a row inserted, some time before anything else is read or written, and before the end.
+func (t *tx) put(ctx context.Context, where int, values ...any) error {
+	t.wrote = true
+	t.rows[where] = append(t.rows[where], values...)
+	if len(t.rows[where]) < rowsMax*len(values) {
+		return nil
+	}
+	return t.flush(ctx)
+}
+
+// flush inserts what was gathered.
+func (t *tx) flush(ctx context.Context) error {
+	for where := range t.rows {
+		values := t.rows[where]
+		if len(values) == 0 {
+			continue
+		}
+		t.rows[where] = values[:0]
+		for width, n := strings.Count(gathered[where].columns, ",")+1, rowsMax; len(values) > 0; {
+			for n*width > len(values) {
+				n /= 2
+			}
+			if err := t.send(ctx, t.f.inserts(where, n), values[:n*width]); err != nil {
+				return err
+			}
+			values = values[n*width:]
+		}
+	}
+	return nil
+}
+
+// inserts returns the statement that inserts a number of rows.
+func (f *file) inserts(where, rows int) string {
+	key := [2]int{where, rows}
+	if query := f.w.texts[key]; query != "" {
+		return query
+	}
+	to := gathered[where]
+	var query strings.Builder
+	fmt.Fprintf(&query, "INSERT INTO %s (%s) VALUES ", to.table, to.columns)
+	for row, width, n := 0, strings.Count(to.columns, ",")+1, 1; row < rows; row++ {
+		for column := range width {
+			switch {
+			case column > 0:
+				query.WriteString(", ")
+			case row > 0:
+				query.WriteString("), (")
+			default:
+				query.WriteString("(")
+			}
+			if f.lock == nil {
+				query.WriteString("?") // SQLite takes $1 for a name, which it looks up
+			} else {
+				fmt.Fprintf(&query, "$%d", n)
+			}
+			n++
+		}
+	}
+	query.WriteString(")" + to.already)
+	f.w.texts[key] = query.String()
+	return f.w.texts[key]
+}
+
+// forget drops what was gathered, and what is known of the database: it may be otherwise now.
+func (t *tx) forget() {
+	for where := range t.rows {
+		t.rows[where] = t.rows[where][:0]
+	}
+	t.chains, t.next = nil, 0
+}
