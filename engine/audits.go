@@ -222,6 +222,7 @@ func (c *checked) turn() ledger.Audit {
 	defer c.mu.Unlock()
 	r := ledger.Audit{
 		Checked: t.Checked + c.more, Wrong: t.Wrong + c.more, Unchecked: t.Skipped, Holds: t.Through, Mode: ledger.Sampled,
+		Close: c.w.Class() == audit.Close,
 	}
 	c.more = 0
 	if t.Probation {

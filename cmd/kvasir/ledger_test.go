@@ -130,7 +130,7 @@ func TestWalletsAreShownExportedAndVerified(t *testing.T) {
 	}
 	var history struct{ Reports []ledger.Line }
 	kvasir(t, "wallet", "history", worker.String(), "-n", "2", "--json", "--home", home).wantDone(t).object(t, &history)
-	if len(history.Reports) != 2 || history.Reports[1].Report != 3 || history.Reports[1].State != "pending" {
+	if len(history.Reports) != 2 || history.Reports[1].Report != 3 || history.Reports[1].State != "pending" || history.Reports[1].Class != "exact" {
 		t.Errorf("history %+v", history)
 	}
 	for _, format := range []string{"--json=false", "--json"} {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,7 +38,7 @@ type walletHistoryCmd struct {
 
 // Help is printed by kvasir wallet history --help.
 func (walletHistoryCmd) Help() string {
-	return `The reports that backbones have signed for a worker, the newest last, with what became of each: pending, settled, voided, or waiting for the backbone's limit.
+	return `The reports that backbones have signed for a worker, the newest last, with what became of each: pending, settled, voided, or waiting for the backbone's limit; and how its rows are compared with those that somebody else has computed: class exact, bit for bit, or close, within a tolerance.
 
 Example:
 
@@ -66,12 +67,12 @@ func (c *walletHistoryCmd) Run(ctx context.Context, a *app) error {
 			return nil
 		}
 		t := table{
-			head:  []string{"time", "backbone", "session", "report", "picks", "amount", "state"},
-			right: []bool{false, false, false, true, true, true, false},
+			head:  []string{"time", "backbone", "session", "report", "picks", "amount", "state", "class"},
+			right: []bool{false, false, false, true, true, true, false, false},
 		}
 		for _, l := range lines {
 			t.add(l.Time.Format(time.RFC3339), l.Backbone.Short(), l.Session.String()[:8], decimal(uint64(l.Report)),
-				decimal(uint64(l.Picks)), l.NKVR.String(), l.State)
+				decimal(uint64(l.Picks)), l.NKVR.String(), l.State, cmp.Or(l.Class, "unchecked"))
 		}
 		t.print(a.stdout)
 		return nil

@@ -130,6 +130,9 @@ func (a *Auditor) Worker(key seal.PublicKey, rec *Record) *Worker {
 // otherwise. The judges of one that is Close are believed only if they are exact.
 func (w *Worker) Compare(c Class) { w.class = c }
 
+// Class is how the session's answers are compared.
+func (w *Worker) Class() Class { return w.class }
+
 // ID tells sessions apart.
 func (w *Worker) ID() int64 { return w.id }
 

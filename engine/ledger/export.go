@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -23,7 +24,7 @@ var ErrBadExport = errors.New("ledger: not an export as a gateway has signed it"
 //	{"account": ACCOUNT, "signature": 64 bytes in base64, domain "wallet 1", over ACCOUNT without white space}
 //
 // As CSV: a head of "# NAME VALUE" lines, a line of names, a line a report, and at last "# signature", which
-// is over all bytes before it, in domain "wallet csv 1".
+// is over all bytes before it, in domain "wallet csv 2". Version 1, of which files are still read, knew no class.
 type Account struct {
 	Gateway seal.PublicKey `json:"gateway"` // who signs
 	Worker  seal.PublicKey `json:"worker"`
@@ -43,7 +44,8 @@ type Line struct {
 	Report   int64          `json:"report"`
 	Picks    int64          `json:"picks"`
 	NKVR     NKVR           `json:"nkvr"`
-	State    string         `json:"state"` // pending, settled, voided, waiting
+	State    string         `json:"state"`           // pending, settled, voided, waiting
+	Class    string         `json:"class,omitempty"` // by which rows are compared: exact, close; "": by nobody
 }
 
 // MaxLines is the most lines of an Account.
@@ -51,10 +53,20 @@ const MaxLines = 1 << 20
 
 const (
 	jsonDomain = "wallet 1"
-	csvDomain  = "wallet csv 1"
-	csvTitle   = "# kvasir wallet 1\n"
 	csvEnd     = "# signature "
 )
+
+// csvForm is a version of the CSV.
+type csvForm struct {
+	title, domain string
+	fields        int
+}
+
+// csvForms are the versions, the present one first.
+var csvForms = []csvForm{
+	{"# kvasir wallet 2\n", "wallet csv 2", 8},
+	{"# kvasir wallet 1\n", "wallet csv 1", 7},
+}
 
 // Account returns what a worker has earned by what was signed from a time on.
 func (w *Wallet) Account(ctx context.Context, worker seal.PublicKey, since time.Time) (a Account, err error) {
@@ -63,8 +75,12 @@ func (w *Wallet) Account(ctx context.Context, worker seal.PublicKey, since time.
 		var l Line
 		var session string
 		var at int64
-		if err := scan(&at, keyColumn{&l.Backbone}, &session, &l.Report, &l.Picks, &l.NKVR, &l.State); err != nil {
+		var signed []byte
+		if err := scan(&at, keyColumn{&l.Backbone}, &session, &l.Report, &l.Picks, &l.NKVR, &l.State, &signed); err != nil {
 			return err
+		}
+		if r, err := Parse(signed); err == nil { // else it is damaged, which Verify tells
+			l.Class = r.Class()
 		}
 		if l.Session, err = ParseSessionID(session); err != nil {
 			return fmt.Errorf("%w: %w", ErrDamaged, err)
@@ -76,7 +92,7 @@ func (w *Wallet) Account(ctx context.Context, worker seal.PublicKey, since time.
 		a.Lines = append(a.Lines, l)
 		return a.add(&l)
 	}, `SELECT at, backbone, session, sequence, picks, nkvr,
-		CASE WHEN verdict <> 'voided' AND funded = 0 THEN 'waiting' ELSE verdict END
+		CASE WHEN verdict <> 'voided' AND funded = 0 THEN 'waiting' ELSE verdict END, signed
 		FROM reports WHERE worker = $1 AND at >= $2 ORDER BY id`, worker.String(), max(since.UnixMilli(), 0))
 	return a, err
 }
@@ -113,19 +129,20 @@ func (a Account) JSON(key seal.Key, at time.Time) ([]byte, error) {
 func (a Account) CSV(key seal.Key, at time.Time) ([]byte, error) {
 	a.Gateway, a.At = key.Public(), at.UTC().Truncate(time.Second)
 	var b bytes.Buffer
-	b.WriteString(csvTitle)
+	form := &csvForms[0]
+	b.WriteString(form.title)
 	fmt.Fprintf(&b, "# gateway %s\n# worker %s\n# at %s\n", a.Gateway, a.Worker, a.At.Format(time.RFC3339))
 	fmt.Fprintf(&b, "# pending_nkvr %d\n# settled_nkvr %d\n# voided_nkvr %d\n# waiting_nkvr %d\n", a.Pending, a.Settled, a.Voided, a.Waiting)
 	w := csv.NewWriter(&b)
-	_ = w.Write([]string{"time", "backbone", "session", "report", "picks", "nkvr", "state"}) // Flush tells
+	_ = w.Write([]string{"time", "backbone", "session", "report", "picks", "nkvr", "state", "class"}) // Flush tells
 	for _, l := range a.Lines {
 		_ = w.Write([]string{
 			l.Time.Format(time.RFC3339Nano), l.Backbone.String(), l.Session.String(), strconv.FormatInt(l.Report, 10),
-			strconv.FormatInt(l.Picks, 10), strconv.FormatInt(int64(l.NKVR), 10), l.State,
+			strconv.FormatInt(l.Picks, 10), strconv.FormatInt(int64(l.NKVR), 10), l.State, l.Class,
 		})
 	}
 	w.Flush()
-	signature := base64.StdEncoding.EncodeToString(key.Sign(csvDomain, b.Bytes()))
+	signature := base64.StdEncoding.EncodeToString(key.Sign(form.domain, b.Bytes()))
 	b.WriteString(csvEnd + signature + "\n")
 	return b.Bytes(), w.Error()
 }
@@ -133,8 +150,9 @@ func (a Account) CSV(key seal.Key, at time.Time) ([]byte, error) {
 // VerifyExport checks what JSON or CSV returned: the signature of the gateway that it names, and the sums.
 // Whether that gateway is to be believed, its key says.
 func VerifyExport(data []byte) (a Account, err error) {
-	if bytes.HasPrefix(data, []byte(csvTitle)) {
-		a, err = verifyCSV(data)
+	form := slices.IndexFunc(csvForms, func(f csvForm) bool { return bytes.HasPrefix(data, []byte(f.title)) })
+	if form >= 0 {
+		a, err = csvForms[form].verify(data)
 	} else {
 		a, err = verifyJSON(data)
 	}
@@ -172,7 +190,7 @@ func verifyJSON(data []byte) (a Account, err error) {
 	return a, nil
 }
 
-func verifyCSV(data []byte) (a Account, err error) {
+func (f *csvForm) verify(data []byte) (a Account, err error) {
 	cut := bytes.LastIndex(data, []byte("\n"+csvEnd)) + 1
 	if cut == 0 {
 		return a, fmt.Errorf("%w: it has no signature", ErrBadExport)
@@ -182,7 +200,7 @@ func verifyCSV(data []byte) (a Account, err error) {
 	if err != nil {
 		return a, fmt.Errorf("%w: %w", ErrBadExport, err)
 	}
-	rest := body[len(csvTitle):]
+	rest := body[len(f.title):]
 	head := map[string]string{}
 	for bytes.HasPrefix(rest, []byte("# ")) {
 		line, after, _ := bytes.Cut(rest, []byte("\n"))
@@ -192,17 +210,17 @@ func verifyCSV(data []byte) (a Account, err error) {
 	if a.Gateway, err = seal.ParsePublicKey(head["gateway"]); err != nil {
 		return a, fmt.Errorf("%w: %w", ErrBadExport, err)
 	}
-	if !a.Gateway.Verify(csvDomain, body, signature) {
+	if !a.Gateway.Verify(f.domain, body, signature) {
 		return a, fmt.Errorf("%w: the signature does not fit", ErrBadExport)
 	}
-	if err := a.parse(head, rest); err != nil {
+	if err := a.parse(head, rest, f.fields); err != nil {
 		return a, fmt.Errorf("%w: %w", ErrBadExport, err)
 	}
 	return a, nil
 }
 
 // parse reads CSV that a gateway has signed.
-func (a *Account) parse(head map[string]string, rest []byte) (err error) {
+func (a *Account) parse(head map[string]string, rest []byte, fields int) (err error) {
 	var errs []error
 	number := func(text string) int64 {
 		n, err := strconv.ParseInt(text, 10, 64)
@@ -216,7 +234,7 @@ func (a *Account) parse(head map[string]string, rest []byte) (err error) {
 	a.Pending, a.Settled = NKVR(number(head["pending_nkvr"])), NKVR(number(head["settled_nkvr"]))
 	a.Voided, a.Waiting = NKVR(number(head["voided_nkvr"])), NKVR(number(head["waiting_nkvr"]))
 	r := csv.NewReader(bytes.NewReader(rest))
-	r.FieldsPerRecord = 7
+	r.FieldsPerRecord = fields
 	rows, err := r.ReadAll()
 	if err := errors.Join(append(errs, err)...); err != nil || len(rows) == 0 {
 		return errors.Join(err, errors.New("a line is wrong"))
@@ -232,6 +250,9 @@ func (a *Account) parse(head map[string]string, rest []byte) (err error) {
 		l.Session, err = ParseSessionID(f[2])
 		errs = append(errs, err)
 		l.Report, l.Picks, l.NKVR, l.State = number(f[3]), number(f[4]), NKVR(number(f[5])), f[6]
+		if fields > 7 {
+			l.Class = f[7]
+		}
 		if err := errors.Join(errs...); err != nil {
 			return err
 		}

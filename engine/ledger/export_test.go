@@ -2,6 +2,8 @@ package ledger
 
 import (
 	"bytes"
+	"encoding/base64"
+	"fmt"
 	"reflect"
 	"testing"
 	"time"
@@ -14,10 +16,13 @@ func TestExportsAreSignedAndAddUp(t *testing.T) {
 		s := newSwarm(t, 2)
 		w := openWallet(t, temp(t), s)
 		a := s.reporter(1, 0)
-		poll(t, w, s.entries(next(t, a, 1), next(t, s.reporter(2, 1), 100), nextAudited(t, a, 2, holds(1))))
+		last := holds(1)
+		last.Close = true
+		poll(t, w, s.entries(next(t, a, 1), next(t, s.reporter(2, 1), 100), nextAudited(t, a, 2, last)))
 		account, err := w.Account(t.Context(), s.workers[0], time.Time{})
 		must(t, err)
-		if account.Settled != perPick || account.Pending != 2*perPick || len(account.Lines) != 2 || account.Lines[0].State != "settled" {
+		if account.Settled != perPick || account.Pending != 2*perPick || len(account.Lines) != 2 || account.Lines[0].State != "settled" ||
+			account.Lines[0].Class != "exact" || account.Lines[1].Class != "close" {
 			t.Fatalf("account %+v", account)
 		}
 		later, err := w.Account(t.Context(), s.workers[0], epoch.Add(time.Second))
@@ -52,6 +57,27 @@ func TestExportsAreSignedAndAddUp(t *testing.T) {
 		_, err = VerifyExport(data)
 		wantError(t, err, ErrBadExport)
 	})
+}
+
+// TestExportsOfTheVersionBeforeAreRead checks what a gateway wrote that knew no class.
+func TestExportsOfTheVersionBeforeAreRead(t *testing.T) {
+	key := seal.NewKey()
+	backbone := seal.PublicKey{1}
+	want := Account{Gateway: key.Public(), Worker: seal.PublicKey{2}, At: epoch, Pending: 7,
+		Lines: []Line{{Time: epoch, Backbone: backbone, Session: SessionID{3}, Report: 1, Picks: 5, NKVR: 7, State: "pending"}}}
+	text := fmt.Sprintf("# kvasir wallet 1\n# gateway %s\n# worker %s\n# at 2026-03-01T12:00:00Z\n# pending_nkvr 7\n"+
+		"# settled_nkvr 0\n# voided_nkvr 0\n# waiting_nkvr 0\ntime,backbone,session,report,picks,nkvr,state\n"+
+		"2026-03-01T12:00:00Z,%s,%s,1,5,7,pending\n", want.Gateway, want.Worker, backbone, SessionID{3})
+	sign := func(domain string) []byte {
+		return fmt.Appendf(nil, "%s# signature %s\n", text, base64.StdEncoding.EncodeToString(key.Sign(domain, []byte(text))))
+	}
+	got, err := VerifyExport(sign("wallet csv 1"))
+	must(t, err)
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	_, err = VerifyExport(sign("wallet csv 2"))
+	wantError(t, err, ErrBadExport)
 }
 
 func FuzzVerifyExport(f *testing.F) {

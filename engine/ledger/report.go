@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"kvasir/wire"
 	"kvasir/wire/seal"
 )
 
@@ -15,7 +16,7 @@ import (
 // answered since the report before, and what became of the rows that were checked. Its bytes, numbers
 // big-endian:
 //
-//	 1 byte   version, 2
+//	 1 byte   version: 2, or 3 of class close
 //	16 bytes  session
 //	 8 bytes  sequence, from 1
 //	32 bytes  Hash of the report before it; zeros in the first
@@ -31,11 +32,13 @@ import (
 //	 8 bytes  rows that were to be checked, and could not be
 //	 8 bytes  reports up to this one of the session hold: none of their rows is still to be checked
 //	 1 byte   how the worker is checked: 1 by some rows, 2 by every row, for it is in probation, 3 not at all
+//	 1 byte   class by which its rows are compared, in version 3 alone: 2 close, within a tolerance. What is of
+//	          version 2 is of class exact, bit for bit
 //	32 bytes  hash of the evidence of a wrong row; zeros: no row is wrong
 //	 4 bytes  hidden: values of a row
 //	 2 bytes  number of layers that follow
 //	          for each, layers ascending: 2 bytes layer, 8 bytes picks, at least 1
-//	64 bytes  signature of the backbone, domain "report 2", over the above
+//	64 bytes  signature of the backbone, domain "report 2" or "report 3" as the version is, over the above
 //
 // A value has one such form only.
 type Report struct {
@@ -66,7 +69,19 @@ type Audit struct {
 	Unchecked int64 // rows that were to be checked
 	Holds     int64 // reports up to this sequence hold
 	Mode      Mode
+	Close     bool // rows are compared within a tolerance (class close), and not bit for bit (class exact)
 	Evidence  Hash // of a wrong row
+}
+
+// Class is the class by which rows are compared, in a word; "" where nobody compares.
+func (a *Audit) Class() string {
+	switch {
+	case a.Mode == Unverified:
+		return ""
+	case a.Close:
+		return wire.Close.String()
+	}
+	return wire.Exact.String()
 }
 
 // Mode is how a worker is checked.
@@ -115,7 +130,7 @@ func parseHash(text string) (h Hash, err error) {
 
 const (
 	reportVersion = 2
-	reportDomain  = "report 2"
+	reportClose   = 3 // the version that says the class
 	reportHead    = 1 + 16 + 8 + 3*32 + 8 + 2*32 + 6*8 + 1 + 32 + 4 + 2
 	reportLayer   = 2 + 8
 
@@ -123,7 +138,7 @@ const (
 	MaxLayers = 1024
 	MaxHidden = 1 << 20
 	// MaxReport is the length of the longest signed report; it fits into one chunk of a link.
-	MaxReport = reportHead + MaxLayers*reportLayer + ed25519.SignatureSize
+	MaxReport = reportHead + 1 + MaxLayers*reportLayer + ed25519.SignatureSize
 )
 
 // maxMillis keeps times within what every format of a time can say.
@@ -200,9 +215,16 @@ func (r *Report) Total() (t Total, err error) {
 	return t, nil
 }
 
+// domain is that of the signature of a report, whose first byte is its version.
+func domain(report []byte) string { return fmt.Sprintf("report %d", report[0]) }
+
 // append appends the bytes that are signed. Check has passed.
 func (r *Report) append(dst []byte) []byte {
-	dst = append(dst, reportVersion)
+	version := byte(reportVersion)
+	if r.Close {
+		version = reportClose
+	}
+	dst = append(dst, version)
 	dst = append(dst, r.Session[:]...)
 	dst = binary.BigEndian.AppendUint64(dst, uint64(r.Sequence))
 	dst = append(dst, r.Before[:]...)
@@ -215,6 +237,9 @@ func (r *Report) append(dst []byte) []byte {
 		dst = binary.BigEndian.AppendUint64(dst, uint64(n))
 	}
 	dst = append(dst, byte(r.Mode))
+	if r.Close {
+		dst = append(dst, byte(wire.Close))
+	}
 	dst = append(dst, r.Evidence[:]...)
 	dst = binary.BigEndian.AppendUint32(dst, uint32(r.Hidden))
 	dst = binary.BigEndian.AppendUint16(dst, uint16(len(r.Picks)))
@@ -233,7 +258,7 @@ func (r Report) Append(dst []byte, key seal.Key) ([]byte, error) {
 	}
 	start := len(dst)
 	dst = r.append(dst)
-	return append(dst, key.Sign(reportDomain, dst[start:])...), nil
+	return append(dst, key.Sign(domain(dst[start:]), dst[start:])...), nil
 }
 
 // Parse reads a signed report and checks all of it but the signature.
@@ -241,10 +266,14 @@ func Parse(signed []byte) (Report, error) {
 	if len(signed) < reportHead+ed25519.SignatureSize || len(signed) > MaxReport {
 		return Report{}, fmt.Errorf("%w: %d bytes", ErrBadReport, len(signed))
 	}
-	if signed[0] != reportVersion {
-		return Report{}, fmt.Errorf("%w: version %d, this program knows %d", ErrBadReport, signed[0], reportVersion)
+	if signed[0] != reportVersion && signed[0] != reportClose {
+		return Report{}, fmt.Errorf("%w: version %d, this program knows %d and %d", ErrBadReport, signed[0], reportVersion, reportClose)
 	}
 	var r Report
+	head := reportHead
+	if r.Close = signed[0] == reportClose; r.Close {
+		head++
+	}
 	src := signed[1:]
 	take := func(dst []byte) { src = src[copy(dst, src):] }
 	number := func(bytes int) (v uint64) {
@@ -266,10 +295,15 @@ func Parse(signed []byte) (Report, error) {
 		*n = int64(number(8))
 	}
 	r.Mode = Mode(number(1))
+	if r.Close {
+		if c := number(1); c != uint64(wire.Close) {
+			return Report{}, fmt.Errorf("%w: class %d in version %d", ErrBadReport, c, reportClose)
+		}
+	}
 	take(r.Evidence[:])
 	r.Hidden = int(number(4))
 	layers := int(number(2))
-	if len(signed) != reportHead+layers*reportLayer+ed25519.SignatureSize {
+	if len(signed) != head+layers*reportLayer+ed25519.SignatureSize {
 		return Report{}, fmt.Errorf("%w: %d bytes for %d layers", ErrBadReport, len(signed), layers)
 	}
 	r.Picks = make([]LayerPicks, layers)
@@ -290,7 +324,7 @@ func Verify(signed []byte) (Report, error) {
 		return Report{}, err
 	}
 	cut := len(signed) - ed25519.SignatureSize
-	if !r.Backbone.Verify(reportDomain, signed[:cut], signed[cut:]) {
+	if !r.Backbone.Verify(domain(signed), signed[:cut], signed[cut:]) {
 		return Report{}, fmt.Errorf("%w: report %d of session %s", ErrBadSignature, r.Sequence, r.Session)
 	}
 	return r, nil

@@ -144,6 +144,51 @@ func TestReportIsRefused(t *testing.T) {
 	wantError(t, err, ErrBadReport)
 }
 
+// What is of class close has a version of its own, which says so under the signature; what is of class exact has the
+// bytes that it always had.
+func TestReportSaysItsClass(t *testing.T) {
+	key := seal.NewKey()
+	r := sample()
+	r.Backbone = key.Public()
+	exact, err := r.Append(nil, key)
+	must(t, err)
+	r.Close = true
+	near, err := r.Append(nil, key)
+	must(t, err)
+	mode := bytes.Index(exact, []byte{2, 0xdd})
+	want := append(append(append([]byte{3}, exact[1:mode+1]...), 2), exact[mode+1:len(exact)-ed25519.SignatureSize]...)
+	if got := near[:len(near)-ed25519.SignatureSize]; !bytes.Equal(got, want) {
+		t.Fatalf("got  % x\nwant % x", got, want)
+	}
+	if !ed25519.Verify(r.Backbone[:], append([]byte("kvasir report 3\x00"), want...), near[len(want):]) {
+		t.Fatal("signature is of something else")
+	}
+	back, err := Verify(near)
+	must(t, err)
+	if !reflect.DeepEqual(back, r) || back.Class() != "close" {
+		t.Fatalf("got  %+v\nwant %+v", back, r)
+	}
+	back, err = Verify(exact)
+	must(t, err)
+	if back.Close || back.Class() != "exact" {
+		t.Fatalf("class %q, want exact", back.Class())
+	}
+	for i := range near { // no byte may be changed, nor the class
+		near[i] ^= 1
+		if _, err := Verify(near); err == nil {
+			t.Fatalf("byte %d changed, and nobody saw it", i)
+		}
+		near[i] ^= 1
+	}
+	near[mode+1] = 1 // exact, which has another form
+	_, err = Parse(near)
+	wantError(t, err, ErrBadReport)
+	unchecked := Audit{Mode: Unverified}
+	if got := unchecked.Class(); got != "" {
+		t.Errorf("nobody compares, and the class is %q", got)
+	}
+}
+
 func sampleBytes() []byte {
 	r := sample()
 	return r.append(nil)
@@ -151,7 +196,7 @@ func sampleBytes() []byte {
 
 func TestLongestReportIsMaxReport(t *testing.T) {
 	r := sample()
-	r.Picks = nil
+	r.Picks, r.Close = nil, true
 	for l := range MaxLayers {
 		r.Picks = append(r.Picks, LayerPicks{l, 1})
 	}
@@ -166,6 +211,9 @@ func TestLongestReportIsMaxReport(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	f.Add(append(sampleBytes(), make([]byte, ed25519.SignatureSize)...))
+	near := sample()
+	near.Close = true
+	f.Add(append(near.append(nil), make([]byte, ed25519.SignatureSize)...))
 	f.Add([]byte{1})
 	f.Fuzz(func(t *testing.T, src []byte) {
 		r, err := Parse(src)
