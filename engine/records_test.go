@@ -17,15 +17,15 @@ func TestWhatIsKnownOfWorkersOutlivesTheBackbone(t *testing.T) {
 	proven, half, cheat, spoilt := seal.NewKey(), seal.NewKey(), seal.NewKey(), seal.NewKey()
 	prove := func(key seal.Key, enough func(w *WorkerStats) bool) {
 		t.Helper()
-		stop := v.worker(key, nil)
+		w := v.worker(key, nil)
 		v.arrives(key)
 		v.until("rows are right", func() bool {
 			v.generate(4, 1)
-			w := v.find(key)
-			return w != nil && enough(w)
+			here := v.find(key)
+			return here != nil && enough(here)
 		})
 		v.until("no row waits", func() bool { n, _ := v.backbone.swarm.auditor.a.Waiting(); return n == 0 })
-		_ = stop()
+		_ = w.stop()
 		v.until("it has left", func() bool { return v.find(key) == nil })
 	}
 	passed := func(w *WorkerStats) bool { return w.Wanted == 0 }

@@ -95,21 +95,38 @@ func (v *town) stop() {
 	}
 }
 
-// worker starts a worker, whose answers wrap may change. It ends with the town, or when stop is called; why says
-// what Run returned.
-func (v *town) worker(key seal.Key, wrap func(moe.Experts) moe.Experts) (stop func() (why error)) {
+// friend is a worker of a town.
+type friend struct {
+	cancel context.CancelFunc
+	ended  chan struct{} // closed when it has, and why holds
+	why    error         // what Run returned
+}
+
+// stop ends it in order.
+func (f *friend) stop() error {
+	f.cancel()
+	<-f.ended
+	return f.why
+}
+
+// worker starts a worker, whose answers wrap may change. It ends with the town at last.
+func (v *town) worker(key seal.Key, wrap func(moe.Experts) moe.Experts) *friend {
+	v.t.Helper()
+	return v.workerAs(worker.Config{Key: key, Wrap: wrap})
+}
+
+// workerAs starts a worker with more that is not as usual.
+func (v *town) workerAs(c worker.Config) *friend {
+	v.t.Helper()
 	ctx, cancel := context.WithCancel(v.ctx)
-	done := make(chan error, 1)
-	c := worker.Config{
-		Join: v.token(), Key: key, Model: v.backbone.local.Model(), Wrap: wrap, Backoff: townRhythm.backoff(), Log: v.logger(),
-	}
-	go func() { done <- worker.Run(ctx, c) }() // ends with ctx
-	stop = sync.OnceValue(func() error {
-		cancel()
-		return <-done
-	})
-	v.t.Cleanup(func() { _ = stop() })
-	return stop
+	f := &friend{cancel: cancel, ended: make(chan struct{})}
+	c.Join, c.Model, c.Backoff, c.Log = v.token(), v.backbone.local.Model(), townRhythm.backoff(), v.logger()
+	go func() { // ends with ctx
+		defer close(f.ended)
+		f.why = worker.Run(ctx, c)
+	}()
+	v.t.Cleanup(func() { _ = f.stop() })
+	return f
 }
 
 // token makes a token of one worker's own: all who have one are convicted together.

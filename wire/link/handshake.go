@@ -162,7 +162,7 @@ func agree(worker, backbone *wire.Hello) (version uint16, refusal error) {
 		return 0, fmt.Errorf("the worker has arithmetic version %d, the backbone %d: update the older side",
 			w.Arithmetic, b.Arithmetic)
 	case w.Class != b.Class:
-		return 0, fmt.Errorf("the worker is of class %s, the backbone of class %s", w.Class, b.Class)
+		return 0, fmt.Errorf("the worker is of class %s, the backbone of class %s: a swarm's arithmetic is of one class", w.Class, b.Class)
 	case w.Calls < 1 || w.Window < 1:
 		return 0, fmt.Errorf("the worker takes %d calls and %d bytes at once: it can serve nothing", w.Calls, w.Window)
 	case b.Model.IsZero():
