@@ -1,40 +1,49 @@
 package bench
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 )
 
-// asking is a client that asks again and again.
+// asking is a client that asks again and again. As it shares the processor with what it measures, it writes
+// requests that were made beforehand on connections of its own, and looks at no more of an answer than it must.
 type asking struct {
-	job  *clientJob
-	http *http.Client
-	body [][]byte // of each prompt
+	job      *clientJob
+	requests [][]byte // of each prompt
 
-	mu      sync.Mutex
-	counts  clientCounts
-	refused []time.Duration // times to a refusal; those beyond samplesMost are left out
+	mu     sync.Mutex
+	idle   []*askConn
+	open   map[*askConn]struct{} // idle or not
+	over   bool                  // no more are opened
+	counts clientCounts
 }
 
-// samplesMost bounds what is kept of times.
-const samplesMost = 1 << 20
+// askConn is a connection that was kept.
+type askConn struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+// timesMost bounds how many times to a refusal are kept.
+const timesMost = 1 << 18
 
 // load asks for as long as the job says, and tells what became of it. What is under way then is given up.
 func (j *clientJob) load(ctx context.Context, tell func(clientNews) error) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(j.Seconds*float64(time.Second)))
 	defer cancel()
-	t := &http.Transport{MaxIdleConnsPerHost: j.Clients, DisableCompression: true}
-	defer t.CloseIdleConnections()
-	a := &asking{job: j, http: &http.Client{Transport: t}}
-	for _, p := range j.Prompts {
-		a.body = append(a.body, j.body(p))
+	a := &asking{job: j, open: map[*askConn]struct{}{}}
+	for i := range j.Prompts {
+		a.requests = append(a.requests, j.request(i))
 	}
+	defer context.AfterFunc(ctx, a.leave)()
+	defer a.leave()
 	if err := tell(clientNews{Begun: true}); err != nil {
 		return err
 	}
@@ -42,19 +51,22 @@ func (j *clientJob) load(ctx context.Context, tell func(clientNews) error) error
 	if j.Kind == jobClosed {
 		a.closed(ctx)
 	} else {
-		a.open(ctx)
+		a.opened(ctx)
 	}
-	slices.Sort(a.refused)
-	a.counts.RefusedP50, a.counts.RefusedP99 = milliseconds(quantile(a.refused, 0.5)), milliseconds(quantile(a.refused, 0.99))
 	return tell(clientNews{Took: time.Since(start), CPU: processCPU() - cpu, Asked: a.counts})
 }
 
-// quantile of a sorted list; 0 of none.
-func quantile(list []time.Duration, q float64) time.Duration {
-	if len(list) == 0 {
-		return 0
-	}
-	return list[min(int(q*float64(len(list))), len(list)-1)]
+// lengths is how many lengths answers have under load.
+const lengths = 16
+
+// request is a whole request for a prompt. Answers are from half as long to one and a half times as long as
+// the job says: those of one length, once begun together, would end together for ever.
+func (j *clientJob) request(prompt int) []byte {
+	k := *j
+	k.Tokens = max(1, j.Tokens/2+j.Tokens*(prompt*7%lengths)/(lengths-1))
+	body := k.body(j.Prompts[prompt])
+	head := fmt.Sprintf("POST /v1/completions HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", j.Addr, len(body))
+	return append([]byte(head), body...)
 }
 
 // closed has clients that ask one thing after another.
@@ -70,21 +82,23 @@ func (a *asking) closed(ctx context.Context) {
 	wg.Wait()
 }
 
-// open asks at a rate. Where more are under way than may be, one is left out, and counted.
-func (a *asking) open(ctx context.Context) {
+// Bounds of how often it is looked whether more are due. Each look wakes both ends, and while they work on one
+// core the model waits for that core on all: so the looks are few, and several requests come at once.
+const (
+	tickLeast = 20 * time.Millisecond
+	tickMost  = 50 * time.Millisecond
+)
+
+// opened asks at a rate. Where more are under way than may be, one is left out, and counted.
+func (a *asking) opened(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	places := make(chan struct{}, a.job.Clients)
-	tick := time.NewTicker(2 * time.Millisecond)
+	tick := time.NewTicker(max(tickLeast, min(tickMost, time.Duration(float64(time.Second)/max(a.job.Rate, 1)))))
 	defer tick.Stop()
 	start, sent := time.Now(), 0
 	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		for due := int(time.Since(start).Seconds() * a.job.Rate); sent < due; sent++ {
+		for due := a.job.Burst + int(time.Since(start).Seconds()*a.job.Rate); sent < due; sent++ {
 			select {
 			case places <- struct{}{}:
 				n := sent
@@ -98,13 +112,18 @@ func (a *asking) open(ctx context.Context) {
 				a.mu.Unlock()
 			}
 		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
 	}
 }
 
 // ask asks once, and counts what comes of it.
 func (a *asking) ask(ctx context.Context, n int) {
 	start := time.Now()
-	status, retry, text, err := a.request(ctx, n)
+	status, retry, text, err := a.send(ctx, a.requests[n%len(a.requests)])
 	took := time.Since(start)
 	if ctx.Err() != nil {
 		return // it was given up
@@ -120,8 +139,8 @@ func (a *asking) ask(ctx context.Context, n int) {
 		if !retry {
 			c.Silent++
 		}
-		if len(a.refused) < samplesMost {
-			a.refused = append(a.refused, took)
+		if len(c.Times) < timesMost {
+			c.Times = append(c.Times, took.Microseconds())
 		}
 	default:
 		if c.Failed++; c.Failed == 1 {
@@ -130,22 +149,99 @@ func (a *asking) ask(ctx context.Context, n int) {
 	}
 }
 
-// request sends one, and reads the answer. text is what a refusal says.
-func (a *asking) request(ctx context.Context, n int) (status int, retry bool, text []byte, err error) {
-	q, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+a.job.Addr+"/v1/completions", bytes.NewReader(a.body[n%len(a.body)]))
+// send sends a request, and reads the answer. text is what a refusal says.
+func (a *asking) send(ctx context.Context, request []byte) (status int, retry bool, text []byte, err error) {
+	c, err := a.take(ctx)
 	if err != nil {
 		return 0, false, nil, err
 	}
-	q.Header.Set("Content-Type", "application/json")
-	res, err := a.http.Do(q)
+	keep := false
+	defer func() { a.give(c, keep) }()
+	if _, err := c.Write(request); err != nil {
+		return 0, false, nil, err
+	}
+	res, err := http.ReadResponse(c.r, nil)
 	if err != nil {
 		return 0, false, nil, err
 	}
 	defer res.Body.Close() //nolint:errcheck // it was only read
 	if res.StatusCode != http.StatusOK {
-		text, err = io.ReadAll(io.LimitReader(res.Body, 1<<10))
-		return res.StatusCode, res.Header.Get("Retry-After") != "", text, err
+		var b bytes.Buffer
+		_, err = b.ReadFrom(io.LimitReader(res.Body, 1<<10))
+		text = b.Bytes()
+	} else {
+		err = finished(res.Body)
 	}
-	_, err = io.Copy(io.Discard, res.Body)
-	return res.StatusCode, false, nil, err
+	keep = err == nil && !res.Close
+	return res.StatusCode, res.Header.Get("Retry-After") != "", text, err
+}
+
+// finished reads a stream to its end, which must be that of an answer.
+func finished(body io.Reader) error {
+	const end = "data: [DONE]\n\n"
+	var buf [4 << 10]byte
+	last := 0 // bytes at the beginning of buf, of which end would be a part
+	for {
+		n, err := body.Read(buf[last:])
+		n += last
+		last = min(n, len(end))
+		copy(buf[:last], buf[n-last:n])
+		if err == io.EOF {
+			if string(buf[:last]) != end {
+				return fmt.Errorf("a stream that ends with %q", buf[:last])
+			}
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// take returns a connection that nobody uses.
+func (a *asking) take(ctx context.Context) (*askConn, error) {
+	a.mu.Lock()
+	if n := len(a.idle); n > 0 {
+		c := a.idle[n-1]
+		a.idle = a.idle[:n-1]
+		a.mu.Unlock()
+		return c, nil
+	}
+	a.mu.Unlock()
+	var d net.Dialer
+	nc, err := d.DialContext(ctx, "tcp", a.job.Addr)
+	if err != nil {
+		return nil, err
+	}
+	c := &askConn{nc, bufio.NewReader(nc)}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.over {
+		_ = nc.Close() // nothing was sent
+		return nil, net.ErrClosed
+	}
+	a.open[c] = struct{}{}
+	return c, nil
+}
+
+// give gives a connection back, to be kept or not.
+func (a *asking) give(c *askConn, keep bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if keep && !a.over {
+		a.idle = append(a.idle, c)
+		return
+	}
+	delete(a.open, c)
+	_ = c.Close() // read to its end, or given up
+}
+
+// leave closes all connections.
+func (a *asking) leave() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.over = true
+	for c := range a.open {
+		_ = c.Close() // ends who reads of it
+	}
 }

@@ -50,7 +50,7 @@ func (r *ServeReport) judge(usual bool) {
 	}
 	if x := r.Load; x != nil {
 		long := x.Seconds >= loadUsually
-		r.bar(long, ServeBar{Name: "tokens/s at 3 x capacity, of the best", Want: goodputBar, Got: x.Share})
+		r.bar(long && !x.noisy(), ServeBar{Name: "tokens/s at 3 x capacity, of the best", Want: goodputBar, Got: x.Share})
 		if x.Refused > 0 {
 			r.bar(long, ServeBar{Name: "p99 of refusals", Unit: "ms", Want: refusalBar, Most: true, Got: x.RefusedP99})
 		}

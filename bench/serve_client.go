@@ -37,6 +37,7 @@ type clientJob struct {
 	Tokens  int
 	Clients int     // of closed; of open the most that ask at a time
 	Rate    float64 // of open, a second
+	Burst   int     // of open, that come at once at the beginning
 	Seconds float64
 }
 
@@ -55,7 +56,7 @@ type clientCounts struct {
 	Done, Refused, Unsent, Failed int
 	Failure                       string  // the first
 	Silent                        int     // refusals without Retry-After
-	RefusedP50, RefusedP99        float64 // ms from the request to the refusal
+	Times                         []int64 // us from the request to the refusal
 }
 
 // ServeClient does what a job on in says.
@@ -255,6 +256,9 @@ func startClient(ctx context.Context, command []string, j clientJob) (*client, e
 	}
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Stdin = bytes.NewReader(job)
+	if j.Kind == jobClosed || j.Kind == jobOpen {
+		cmd.Env = append(cmd.Environ(), "GOMAXPROCS=1") // threads that wake each other take from the server
+	}
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()

@@ -9,48 +9,163 @@ import (
 	"time"
 )
 
-// overload is how much more is asked than was answered at best.
-const overload = 3
+const (
+	overload  = 3                // times as much is asked as was answered at best
+	loadParts = 5                // that a load is cut into
+	partLeast = 12 * time.Second // of them, where the load is long enough for one
+	partsFew  = 3                // that short loads are cut into all the same
+	bestMost  = 20 * time.Second // that is looked at what it can do, before and after each part
+	loadKept  = 2                // parts that must be left to judge
+	loadDrift = 0.1              // that the best may change by from one side of a part to the other
+)
 
-// load finds out what the node does at best, asks three times of it for a while, and looks at what comes of it.
+// loading is a load under way.
+type loading struct {
+	r    *serveRun
+	x    ServeLoad
+	part time.Duration
+	held []int64 // resident bytes, over all parts
+
+	best, under []served
+	bestNews    []clientNews
+	underNews   []clientNews
+}
+
+// load has the node do its best, asks three times of that for a while, and so on in turns: a machine that is
+// faster at one hour than at another would otherwise be taken for a node that bears load well, or badly.
 func (r *serveRun) load(ctx context.Context) (*ServeLoad, error) {
-	whole := r.s.Load
-	j := clientJob{
-		Kind: jobClosed, Prompts: prompts(97), Tokens: r.s.Tokens, Clients: 2 * r.s.running, Seconds: min(whole/2, 20*time.Second).Seconds(),
+	parts := max(partsFew, min(loadParts, int(r.s.Load/partLeast)))
+	l := &loading{r: r, part: r.s.Load / time.Duration(parts)}
+	l.x = ServeLoad{Seconds: round(r.s.Load.Seconds()), Running: r.s.running, Waiting: r.s.waiting, Rounds: parts}
+	for i := range parts {
+		if err := l.atBest(ctx, float64(i)/float64(parts)); err != nil {
+			return nil, err
+		}
+		if err := l.loaded(ctx, i); err != nil {
+			return nil, err
+		}
 	}
-	r.progress(0, "as many as it can do")
-	x := &ServeLoad{Seconds: round(whole.Seconds()), Running: r.s.running, Waiting: r.s.waiting}
-	best, n, err := r.watched(ctx, j, nil)
-	if err != nil {
+	if err := l.atBest(ctx, 1); err != nil {
 		return nil, err
 	}
-	if n.Asked.Done == 0 {
-		return nil, fmt.Errorf("no answer came within %v; use a smaller model, or a longer --load", whole/2)
+	l.finish()
+	return &l.x, nil
+}
+
+// job is what a client is told to do for a while.
+func (l *loading) job(kind string, d time.Duration) clientJob {
+	return clientJob{Kind: kind, Prompts: prompts(97), Tokens: l.r.s.Tokens, Clients: 2 * l.r.s.running, Seconds: d.Seconds()}
+}
+
+// atBest has always as many ask as can run, and as many again wait.
+func (l *loading) atBest(ctx context.Context, done float64) error {
+	l.r.progress(done, "as many as it can do")
+	got, n, err := l.r.watched(ctx, l.job(jobClosed, min(l.part, bestMost)), nil)
+	if err != nil {
+		return err
 	}
-	x.Best, x.Rate = round(best.rate()), round(overload*float64(n.Asked.Done)/n.Took.Seconds())
-	// The first third fills the queue.
-	j.Kind, j.Rate, j.Clients, j.Seconds = jobOpen, x.Rate, 2*r.places, whole.Seconds()
-	var held []int64
-	got, n, err := r.watched(ctx, j, func(done float64) {
-		r.progress(done, "three times as much")
-		held = append(held, resident())
+	if n.Asked.Done == 0 || got.tokens == 0 {
+		return fmt.Errorf("no answer came within %v; use a smaller model, or a longer --load", min(l.part, bestMost))
+	}
+	l.best, l.bestNews = append(l.best, got), append(l.bestNews, n)
+	return nil
+}
+
+// loaded asks three times of the last best.
+func (l *loading) loaded(ctx context.Context, i int) error {
+	last := &l.bestNews[len(l.bestNews)-1]
+	j := l.job(jobOpen, l.part)
+	j.Rate, j.Clients, j.Burst = overload*float64(last.Asked.Done)/last.Took.Seconds(), 2*l.r.places, l.r.places
+	got, n, err := l.r.watched(ctx, j, func(done float64) {
+		l.r.progress((float64(i)+done)/float64(l.x.Rounds), "three times as much")
+		l.held = append(l.held, resident())
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	x.Goodput, x.Share = round(got.rate()), round(got.rate()/best.rate())
-	a := &n.Asked
-	x.Done, x.Refused, x.Failed, x.Unsent, x.Silent, x.Failure = a.Done, a.Refused, a.Failed, a.Unsent, a.Silent, a.Failure
-	x.RefusedP50, x.RefusedP99 = round(a.RefusedP50), round(a.RefusedP99)
-	if early, late := held[:len(held)/2], held[len(held)/2:]; len(early) > 0 && early[0] > 0 {
+	l.under, l.underNews = append(l.under, got), append(l.underNews, n)
+	return nil
+}
+
+// finish makes figures of the parts: medians of those that are kept, or of all where too few are.
+func (l *loading) finish() {
+	x := &l.x
+	var kept []int
+	for i := range l.under {
+		a, b := l.best[i].rate(), l.best[i+1].rate()
+		if max(a, b) <= min(a, b)*(1+loadDrift) {
+			kept = append(kept, i)
+		}
+	}
+	x.Dropped = len(l.under) - len(kept)
+	if x.noisy() {
+		kept = kept[:0]
+		for i := range l.under {
+			kept = append(kept, i)
+		}
+	}
+	var rate, best, goodput, share []float64
+	for _, i := range kept {
+		mean := (l.best[i].rate() + l.best[i+1].rate()) / 2
+		best, goodput, share = append(best, mean), append(goodput, l.under[i].rate()), append(share, l.under[i].rate()/mean)
+		n := &l.underNews[i].Asked
+		rate = append(rate, float64(n.Done+n.Refused+n.Failed+n.Unsent)/l.underNews[i].Took.Seconds())
+	}
+	x.Rate, x.Best, x.Goodput, x.Share = round(middle(rate)), round(middle(best)), round(middle(goodput)), round(middle(share))
+	var times []int64
+	for i := range l.underNews {
+		a := &l.underNews[i].Asked
+		x.add(a)
+		times = append(times, a.Times...)
+	}
+	slices.Sort(times)
+	x.RefusedP50, x.RefusedP99 = quantile(times, 0.5), quantile(times, 0.99)
+	x.AtBest, x.Under = l.r.work(l.best, l.bestNews), l.r.work(l.under, l.underNews)
+	if early, late := l.held[:len(l.held)/2], l.held[len(l.held)/2:]; len(early) > 0 && early[0] > 0 {
 		x.Early, x.Late = round(float64(median64(early))/1e6), round(float64(median64(late))/1e6)
 	}
-	return x, nil
+}
+
+// quantile in ms of a sorted list of us; 0 of none.
+func quantile(list []int64, q float64) float64 {
+	if len(list) == 0 {
+		return 0
+	}
+	return round(float64(list[min(int(q*float64(len(list))), len(list)-1)]) / 1000)
+}
+
+// add adds what a client tells.
+func (x *ServeLoad) add(a *clientCounts) {
+	x.Done, x.Refused, x.Failed = x.Done+a.Done, x.Refused+a.Refused, x.Failed+a.Failed
+	x.Unsent, x.Silent = x.Unsent+a.Unsent, x.Silent+a.Silent
+	if x.Failure == "" {
+		x.Failure = a.Failure
+	}
+}
+
+// work tells what tokens were made of, and who had the processor.
+func (r *serveRun) work(list []served, news []clientNews) ServeWork {
+	var all served
+	var client, asked time.Duration
+	for i := range list {
+		s := &list[i]
+		all.took, all.cpu = all.took+s.took, all.cpu+s.cpu
+		all.steps, all.rows, all.prompts = all.steps+s.steps, all.rows+s.rows, all.prompts+s.prompts
+		client, asked = client+news[i].CPU, asked+news[i].Took
+	}
+	w := ServeWork{Steps: round(float64(all.steps) / all.took.Seconds())}
+	if all.steps > 0 {
+		w.Rows, w.Prompts = round(float64(all.rows)/float64(all.steps)), round(float64(all.prompts)/float64(all.steps))
+	}
+	if r.report.Settings.Apart && all.cpu > 0 {
+		w.Server, w.Client = round(all.cpu.Seconds()/all.took.Seconds()), round(client.Seconds()/asked.Seconds())
+	}
+	return w
 }
 
 func median64(list []int64) int64 { return slices.Sorted(slices.Values(list))[len(list)/2] }
 
-// samples of what is held under load.
+// samples of what is held under load, in each part.
 const samples = 60
 
 // watched has a client do a job, and counts from a third of its time on to its end.

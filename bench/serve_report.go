@@ -44,28 +44,6 @@ type ServeResult struct {
 	Identical *bool    `json:"identical"`                     // a prompt had the same text both ways, every time
 }
 
-// ServeLoad is what came of three times as many requests as could be answered.
-type ServeLoad struct {
-	Seconds float64 `json:"seconds"`
-	Running int     `json:"running"` // at once, at most
-	Waiting int     `json:"waiting"`
-	Rate    float64 `json:"requests_per_s"` // that came
-	Best    float64 `json:"best_tokens_per_s"`
-	Goodput float64 `json:"tokens_per_s"`
-	Share   float64 `json:"share"` // of the best
-	Done    int     `json:"done"`
-	Refused int     `json:"refused"`
-	Unsent  int     `json:"unsent"` // because too many were under way
-	Failed  int     `json:"failed"`
-	Failure string  `json:"failure,omitempty"` // the first
-	Silent  int     `json:"without_retry_after"`
-
-	RefusedP50 float64 `json:"refused_p50_ms,omitempty"`
-	RefusedP99 float64 `json:"refused_p99_ms,omitempty"`
-	Early      float64 `json:"resident_early_mb,omitempty"` // medians of the first and the second half
-	Late       float64 `json:"resident_late_mb,omitempty"`
-}
-
 // ServeVanish is what was left of clients that went.
 type ServeVanish struct {
 	Clients int       `json:"clients"`
@@ -146,22 +124,6 @@ func (r *ServeReport) Remarks() []string {
 	}
 	if x := r.Vanish; x != nil {
 		lines = append(lines, x.words()...)
-	}
-	return lines
-}
-
-func (x *ServeLoad) words() []string {
-	lines := []string{
-		fmt.Sprintf("At best %s tokens/s. %s requests/s for %s s, of which %d may run and %d wait: %s tokens/s, %s of the best.",
-			digits(x.Best), digits(x.Rate), digits(x.Seconds), x.Running, x.Waiting, digits(x.Goodput), percent(100*x.Share)),
-		fmt.Sprintf("%d were answered, %d refused within %s ms (median) and %s ms (99 of 100), %d failed, %d were not sent because too many were under way.",
-			x.Done, x.Refused, digits(x.RefusedP50), digits(x.RefusedP99), x.Failed, x.Unsent),
-	}
-	if x.Failure != "" {
-		lines = append(lines, "The first that failed: "+x.Failure)
-	}
-	if x.Early > 0 {
-		lines = append(lines, fmt.Sprintf("%.0f MB were resident in the first half, %.0f MB in the second (medians).", x.Early, x.Late))
 	}
 	return lines
 }

@@ -77,6 +77,10 @@ type served struct {
 	took   time.Duration
 	cpu    time.Duration // of this process
 
+	steps   int64 // of the model
+	rows    int64 // that went through it
+	prompts int64 // of those, rows of prompts
+
 	all    int64         // tokens until the last stream ended
 	client time.Duration // of the client's process, until then
 }
@@ -95,7 +99,10 @@ func (r *serveRun) watch() func() served {
 	return func() served {
 		took, used := time.Since(start), processCPU()-cpu
 		after, _ := r.node.Engine().Standing()
-		return served{tokens: after.Decoded - before.Decoded, took: took, cpu: used}
+		return served{
+			tokens: after.Decoded - before.Decoded, took: took, cpu: used, steps: after.Batches - before.Batches,
+			rows: after.Rows - before.Rows, prompts: after.Prefilled - before.Prefilled,
+		}
 	}
 }
 

@@ -1,9 +1,11 @@
 package bench
 
 import (
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 )
 
@@ -86,6 +88,60 @@ func TestLoadIsRefusedAndNothingFails(t *testing.T) {
 	}
 }
 
+// TestLoadIsComparedWithTheBestBesideIt has a machine that gets slower: each part is compared with its neighbours,
+// and one whose neighbours differ says nothing.
+func TestLoadIsComparedWithTheBestBesideIt(t *testing.T) {
+	at := func(rate int64) served {
+		return served{tokens: rate, took: time.Second, steps: 10, rows: 2 * rate, prompts: rate}
+	}
+	news := func(us ...int64) clientNews {
+		return clientNews{Took: time.Second, Asked: clientCounts{Done: 1, Refused: len(us), Times: us}}
+	}
+	l := loading{r: &serveRun{}, x: ServeLoad{Rounds: 3}, best: []served{at(1000), at(980), at(500), at(500)}, under: []served{at(900), at(1), at(490)}}
+	l.bestNews = []clientNews{news(), news(), news(), news()}
+	l.underNews = []clientNews{news(1000, 3000), news(2000), news(9000)}
+	l.held = []int64{1e6, 1e6, 2e6, 2e6}
+	l.finish()
+	x := l.x
+	if x.Dropped != 1 || x.noisy() || x.Share != round((900./990+490./500)/2) || x.Done != 3 || x.Refused != 4 {
+		t.Errorf("%+v", x)
+	}
+	if x.RefusedP50 != 3 || x.RefusedP99 != 9 || x.Early != 1 || x.Late != 2 || x.Under.Rows != round(2*1391./30) || x.Under.Prompts != round(1391./30) {
+		t.Errorf("%+v", x)
+	}
+	l.best[1], l.under[1] = at(700), at(700) // now all neighbours differ
+	if l.finish(); !l.x.noisy() {
+		t.Errorf("%+v", l.x)
+	}
+}
+
+func TestAnswersUnderLoadDifferInLengthAndEnd(t *testing.T) {
+	j := clientJob{Tokens: 32, Prompts: prompts(97)}
+	sum, seen := 0, map[int]bool{}
+	for i := range j.Prompts {
+		_, body, _ := strings.Cut(string(j.request(i)), "\r\n\r\n")
+		var o struct {
+			Tokens int `json:"max_tokens"`
+		}
+		if err := json.Unmarshal([]byte(body), &o); err != nil {
+			t.Fatal(err)
+		}
+		sum += o.Tokens
+		seen[o.Tokens] = true
+	}
+	if mean := sum / len(j.Prompts); mean < 30 || mean > 33 || len(seen) != lengths {
+		t.Errorf("%d tokens in the mean, %d lengths", mean, len(seen))
+	}
+	for text, ok := range map[string]bool{
+		"data: [DONE]\n\n": true, strings.Repeat("x", 5000) + "data: [DONE]\n\n": true, "data: [DONE]\n": false, "": false,
+		"data: [DONE]\n\n: more": false,
+	} {
+		if err := finished(iotest.OneByteReader(strings.NewReader(text))); (err == nil) != ok {
+			t.Errorf("%.20q: %v", text, err)
+		}
+	}
+}
+
 func TestBarsOfServeAreJudged(t *testing.T) {
 	r := &ServeReport{Machine: Machine{Int8Peak: anchorPeak / 2, Read: anchorRead / 2}, Results: []ServeResult{
 		{Streams: 64, HTTP: 551, Ratio: 0.5, Pairs: 5},
@@ -97,7 +153,7 @@ func TestBarsOfServeAreJudged(t *testing.T) {
 	if got != want || len(r.Bars) != 4 {
 		t.Errorf("missed %s\nwant %s\n%+v", got, want, r.Bars)
 	}
-	r = &ServeReport{Load: &ServeLoad{Seconds: 300, Share: 0.89, Refused: 9, RefusedP99: 51, Failed: 1, Early: 100, Late: 104}}
+	r = &ServeReport{Load: &ServeLoad{Seconds: 300, Rounds: 5, Share: 0.89, Refused: 9, RefusedP99: 51, Failed: 1, Early: 100, Late: 104}}
 	if r.judge(false); len(r.Missed()) != 4 {
 		t.Errorf("missed %q", r.Missed())
 	}
