@@ -1,12 +1,15 @@
 package engine
 
 import (
+	"crypto/sha256"
 	"crypto/tls"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"path/filepath"
 
 	"kvasir/engine/access"
 	"kvasir/wire/relay"
@@ -91,7 +94,7 @@ func certificates(cert, key string, a ACMEOptions, home Home, log *slog.Logger) 
 	case cert != "":
 		return relay.CertFiles(cert, key, log, nil)
 	case len(a.Hosts) > 0:
-		m, err := a.authority(home)
+		m, err := a.authority(home, log)
 		if err != nil {
 			return nil, err
 		}
@@ -100,8 +103,13 @@ func certificates(cert, key string, a ACMEOptions, home Home, log *slog.Logger) 
 	return nil, nil
 }
 
-// authority is how to get certificates for the names, which are kept in a home.
-func (a *ACMEOptions) authority(home Home) (relay.ACME, error) {
+// authority is how to get certificates for the names, which are kept in a home: those of each authority apart, so
+// that what one gave for a trial is not shown where another was meant.
+func (a *ACMEOptions) authority(home Home, log *slog.Logger) (relay.ACME, error) {
 	folder, err := home.path(acmeFolder)
-	return relay.ACME{Hosts: a.Hosts, Email: a.Email, Cache: folder}, err
+	if a.Directory != "" {
+		sum := sha256.Sum256([]byte(a.Directory))
+		folder = filepath.Join(folder, "@"+hex.EncodeToString(sum[:8])) // no name begins so
+	}
+	return relay.ACME{Hosts: a.Hosts, Email: a.Email, Cache: folder, Directory: a.Directory, Log: log}, err
 }

@@ -197,8 +197,9 @@ type GatewayOptions struct {
 
 // ACMEOptions are how to get certificates of a public authority.
 type ACMEOptions struct {
-	Hosts []string // names; none: not so
-	Email string   // may be empty
+	Hosts     []string // names; none: not so
+	Email     string   // may be empty
+	Directory string   // of the authority, an address as https://…; empty: Let's Encrypt
 }
 
 // acmeFolder is where certificates and their keys are kept in a home.
@@ -244,7 +245,7 @@ func (o *GatewayOptions) show(c *relay.GatewayConfig) (err error) {
 		c.TLS, err = certificates(o.CertFile, o.KeyFile, ACMEOptions{}, o.Home, o.Log)
 	case len(o.ACME.Hosts) > 0:
 		var a relay.ACME
-		if a, err = o.ACME.authority(o.Home); err != nil {
+		if a, err = o.ACME.authority(o.Home, o.Log); err != nil {
 			return err
 		}
 		key, grant, ierr := o.identity()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net/url"
 	"os"
 	"strings"
 
@@ -13,6 +14,7 @@ import (
 type tlsFlags struct {
 	ACME      hostNames `name:"acme" help:"Get certificates of a public authority (Let's Encrypt) for these names, whose terms are accepted by that, and keep them in the home folder. Several with commas between. The authority must reach --listen as port 443 of each." placeholder:"NAME" group:"tls"`
 	ACMEEmail string    `name:"acme-email" help:"Where the authority may write to." placeholder:"ADDRESS" group:"tls"`
+	Directory httpsURL  `name:"acme-directory" help:"Directory of another authority than Let's Encrypt, or of its staging, to try things out: https://acme-staging-v02.api.letsencrypt.org/directory. Its certificates are kept apart." placeholder:"URL" group:"tls"`
 	Cert      filePath  `help:"Certificate of a public authority, in PEM, with its chain. It is read again when it changes." placeholder:"FILE" group:"tls"`
 	Key       filePath  `help:"Its private key, in PEM." placeholder:"FILE" group:"tls"`
 }
@@ -26,12 +28,27 @@ func (f *tlsFlags) check() error {
 		return usagef("--cert with --key and --acme are two ways to get a certificate, of which one can be gone")
 	case f.ACMEEmail != "" && len(f.ACME) == 0:
 		return usagef("--acme-email is of no use without --acme")
+	case f.Directory != "" && len(f.ACME) == 0:
+		return usagef("--acme-directory is of no use without --acme")
 	}
 	return nil
 }
 
 func (f *tlsFlags) acme() engine.ACMEOptions {
-	return engine.ACMEOptions{Hosts: f.ACME, Email: f.ACMEEmail}
+	return engine.ACMEOptions{Hosts: f.ACME, Email: f.ACMEEmail, Directory: string(f.Directory)}
+}
+
+// httpsURL is an address of a server that shows who it is.
+type httpsURL string
+
+// UnmarshalText refuses all others.
+func (u *httpsURL) UnmarshalText(text []byte) error {
+	p, err := url.Parse(string(text))
+	if err != nil || p.Scheme != "https" || p.Host == "" || p.User != nil || p.Fragment != "" {
+		return fmt.Errorf("want an address as https://ca.example.org/directory, got %.200q", text)
+	}
+	*u = httpsURL(text)
+	return nil
 }
 
 // origins is a list of origins with commas between.

@@ -22,6 +22,8 @@ func TestGatewayTakesOneWayToSpeakTLS(t *testing.T) {
 		{"two other ways", []string{hub, "--passthrough", "--cert=a", "--key=b"}, []string{"--passthrough", "one"}},
 		{"half of a way", []string{hub, "--cert=a"}, []string{"--cert and --key go together"}},
 		{"an address for nothing", []string{hub, "--acme-email=a@b.example"}, []string{"--acme-email", "--acme"}},
+		{"an authority for nothing", []string{hub, "--acme-directory=https://ca.example/"}, []string{"--acme-directory", "--acme"}},
+		{"an authority in the open", []string{hub, "--acme=a.example", "--acme-directory=http://ca.example/"}, []string{"--acme-directory", "https://ca.example.org/directory"}},
 		{"no name", []string{hub, "--acme=localhost"}, []string{"--acme: want names", `"localhost"`}},
 		{"a pattern", []string{hub, "--acme=*.example.org"}, []string{`"*.example.org"`}},
 		{"a hub that is not led to", []string{hub, "--passthrough", "--names=a.example=" + strings.Repeat("b", 26)}, []string{"--names", "--hub"}},

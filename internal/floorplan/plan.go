@@ -56,7 +56,7 @@ var Kvasir = Plan{
 		{3, []string{"wire", "wire/ws", "wire/seal", "kernels/kerneltest", "kernels/cpu", "kernels/cuda"}},
 		{2, []string{"kernels/matmul", "kernels/matmul/asm", "kernels/vector"}},
 		{1, []string{"kernels/ref"}},
-		{0, []string{"internal/moe", "internal/slab", "internal/invariants", "internal/machine", "internal/pgtest", "kernels/quant", "kernels/variant"}},
+		{0, []string{"internal/moe", "internal/slab", "internal/invariants", "internal/machine", "internal/pgtest", "internal/acmetest", "kernels/quant", "kernels/variant"}},
 	},
 	Edges: []string{
 		"engine/model -> engine/gguf",
@@ -79,7 +79,7 @@ var Kvasir = Plan{
 		"bench -> bench/wan", // a scenario puts its workers far away
 		"bench/pages -> bench",
 	},
-	Helpers: []string{"kernels/kerneltest", "bench/wan", "internal/pgtest"},
+	Helpers: []string{"kernels/kerneltest", "bench/wan", "internal/pgtest", "internal/acmetest"},
 	Alone:   []string{"internal/floorplan", "internal/floatcheck"},
 	Barred: []Rule{
 		{Import: "C", Tag: "cgo", Only: []string{"kernels/cuda"},

@@ -4,256 +4,35 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/asn1"
-	"encoding/base64"
-	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
-	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"golang.org/x/crypto/acme"
-
+	"kvasir/internal/acmetest"
 	"kvasir/wire/seal"
 )
 
-// testAuthority signs certificates for tests.
-type testAuthority struct {
-	key  *ecdsa.PrivateKey
-	cert *x509.Certificate
-	pool *x509.CertPool
-}
-
-func newTestAuthority(t testing.TB) *testAuthority {
+func startAuthority(t testing.TB) *acmetest.Authority {
 	t.Helper()
-	a := &testAuthority{pool: x509.NewCertPool()}
-	a.key = newECKey(t)
-	self := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority of a test"}, IsCA: true,
-		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour)}
-	raw, err := x509.CreateCertificate(rand.Reader, self, self, a.key.Public(), a.key)
-	if err == nil {
-		a.cert, err = x509.ParseCertificate(raw)
-	}
+	a, err := acmetest.Start()
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.pool.AddCert(a.cert)
+	t.Cleanup(func() {
+		a.Close()
+		if f := a.Seen().Faults; len(f) > 0 {
+			t.Errorf("the authority: %v", f)
+		}
+	})
 	return a
-}
-
-func newECKey(t testing.TB) *ecdsa.PrivateKey {
-	t.Helper()
-	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return k
-}
-
-// sign returns a certificate and its issuer's, in PEM.
-func (a *testAuthority) sign(public any, serial int64, names ...string) ([]byte, error) {
-	raw, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{SerialNumber: big.NewInt(serial), DNSNames: names,
-		Subject: pkix.Name{CommonName: names[0]}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(23 * time.Hour),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}, a.cert, public, a.key)
-	if err != nil {
-		return nil, err
-	}
-	return append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: raw}),
-		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})...), nil
-}
-
-// fakeACME is as much of an authority of RFC 8555 as a client needs that comes once for each name. It
-// believes signatures, but not that somebody has a name.
-type fakeACME struct {
-	*testAuthority
-	t      testing.TB
-	srv    *httptest.Server
-	gate   string // where all names are
-	domain string // of the order under way
-
-	mu      sync.Mutex
-	email   []string
-	thumb   string // of the account's key
-	valid   bool   // the challenge was met
-	cert    []byte
-	orders  []string
-	checked []string // protocols that the gateway chose when it was asked for a proof
-}
-
-const challengeToken = "a-token-of-the-authority"
-
-func newFakeACME(t testing.TB) *fakeACME {
-	f := &fakeACME{testAuthority: newTestAuthority(t), t: t}
-	f.srv = httptest.NewServer(f)
-	t.Cleanup(f.srv.Close)
-	return f
-}
-
-func (f *fakeACME) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	at := func(path string) string { return f.srv.URL + path }
-	w.Header().Set("Replay-Nonce", newID())
-	body, key, err := jws(r)
-	if err != nil {
-		f.t.Errorf("%s: %v", r.URL, err)
-	}
-	say := func(status int, v any) {
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(status)
-		_ = json.NewEncoder(w).Encode(v)
-	}
-	order := func() map[string]any {
-		status := "pending"
-		switch {
-		case f.cert != nil:
-			status = "valid"
-		case f.valid:
-			status = "ready"
-		}
-		return map[string]any{"status": status, "identifiers": []any{map[string]any{"type": "dns", "value": f.domain}},
-			"authorizations": []string{at("/authz")}, "finalize": at("/finalize"), "certificate": at("/cert")}
-	}
-	challenge := func() map[string]any {
-		status := "pending"
-		if f.valid {
-			status = "valid"
-		}
-		return map[string]any{"type": "tls-alpn-01", "url": at("/challenge"), "token": challengeToken, "status": status}
-	}
-	switch r.URL.Path {
-	case "/":
-		say(200, map[string]any{"newNonce": at("/nonce"), "newAccount": at("/account"), "newOrder": at("/order"),
-			"revokeCert": at("/revoke"), "keyChange": at("/change")})
-	case "/nonce":
-		w.WriteHeader(http.StatusNoContent)
-	case "/account":
-		var a struct{ Contact []string }
-		_ = json.Unmarshal(body, &a)
-		f.email = append(f.email, a.Contact...)
-		f.thumb, err = acme.JWKThumbprint(key)
-		w.Header().Set("Location", at("/account/1"))
-		say(201, map[string]any{"status": "valid"})
-	case "/order":
-		var o struct {
-			Identifiers []struct{ Value string }
-		}
-		_ = json.Unmarshal(body, &o)
-		f.domain, f.valid, f.cert = o.Identifiers[0].Value, false, nil
-		f.orders = append(f.orders, f.domain)
-		w.Header().Set("Location", at("/order/1"))
-		say(201, order())
-	case "/order/1":
-		w.Header().Set("Location", at("/order/1"))
-		say(200, order())
-	case "/authz":
-		say(200, map[string]any{"status": challenge()["status"], "identifier": map[string]any{"type": "dns", "value": f.domain},
-			"challenges": []any{challenge()}})
-	case "/challenge":
-		err = f.check()
-		f.valid = err == nil
-		say(200, challenge())
-	case "/finalize":
-		var c struct{ CSR string }
-		_ = json.Unmarshal(body, &c)
-		f.cert, err = f.issue(c.CSR)
-		w.Header().Set("Location", at("/order/1"))
-		say(200, order())
-	case "/cert":
-		w.Header().Set("Content-Type", "application/pem-certificate-chain")
-		_, _ = w.Write(f.cert)
-	default:
-		say(404, map[string]any{"type": "about:blank"})
-	}
-	if err != nil {
-		f.t.Errorf("authority, %s: %v", r.URL, err)
-	}
-}
-
-// check asks the gateway for its proof, as RFC 8737 says.
-func (f *fakeACME) check() error {
-	nc, err := net.Dial("tcp", f.gate)
-	if err != nil {
-		return err
-	}
-	defer nc.Close() //nolint:errcheck // of a test
-	c := tls.Client(nc, &tls.Config{ServerName: f.domain, NextProtos: []string{acme.ALPNProto}, InsecureSkipVerify: true})
-	if err := c.Handshake(); err != nil {
-		return err
-	}
-	s := c.ConnectionState()
-	f.checked = append(f.checked, s.NegotiatedProtocol)
-	want := sha256.Sum256([]byte(challengeToken + "." + f.thumb))
-	for _, e := range s.PeerCertificates[0].Extensions {
-		var got []byte
-		if e.Id.Equal(asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 1, 31}) {
-			_, err := asn1.Unmarshal(e.Value, &got)
-			if err == nil && (string(got) != string(want[:]) || !e.Critical) {
-				err = fmt.Errorf("proof %x, want %x", got, want)
-			}
-			return err
-		}
-	}
-	return errors.New("a certificate without a proof")
-}
-
-func (f *fakeACME) issue(csr string) ([]byte, error) {
-	raw, err := base64.RawURLEncoding.DecodeString(csr)
-	if err != nil {
-		return nil, err
-	}
-	req, err := x509.ParseCertificateRequest(raw)
-	if err != nil {
-		return nil, err
-	}
-	if !slices.Equal(req.DNSNames, []string{f.domain}) || !f.valid {
-		return nil, fmt.Errorf("asked for %v, ordered %s, valid %v", req.DNSNames, f.domain, f.valid)
-	}
-	return f.sign(req.PublicKey, 7, f.domain)
-}
-
-// jws returns the payload of a request, and the key where it has one.
-func jws(r *http.Request) (payload []byte, key *ecdsa.PublicKey, err error) {
-	if r.Method != http.MethodPost {
-		return nil, nil, nil
-	}
-	var m struct{ Protected, Payload string }
-	if err := json.NewDecoder(r.Body).Decode(&m); err != nil {
-		return nil, nil, err
-	}
-	part := func(s string) []byte {
-		b, derr := base64.RawURLEncoding.DecodeString(s)
-		err = errors.Join(err, derr)
-		return b
-	}
-	var head struct {
-		JWK *struct{ X, Y string }
-	}
-	if err := json.Unmarshal(part(m.Protected), &head); err != nil {
-		return nil, nil, err
-	}
-	if head.JWK != nil {
-		raw := append([]byte{4}, append(part(head.JWK.X), part(head.JWK.Y)...)...)
-		if key, err = ecdsa.ParseUncompressedPublicKey(elliptic.P256(), raw); err != nil {
-			return nil, nil, err
-		}
-	}
-	return part(m.Payload), key, err
 }
 
 // greeting dials a gateway by a name and returns what it shows.
@@ -267,7 +46,7 @@ func greeting(t testing.TB, addr, name string, protos ...string) (tls.Connection
 }
 
 func TestACMEGetsCertificatesForItsNamesAlone(t *testing.T) {
-	f := newFakeACME(t)
+	f := startAuthority(t)
 	key := seal.NewKey()
 	other, err := outerTLS(nil, false, key, granted(t, key, seal.Gateway))
 	if err != nil {
@@ -276,7 +55,7 @@ func TestACMEGetsCertificatesForItsNamesAlone(t *testing.T) {
 	cache := filepath.Join(t.TempDir(), "home", "acme")
 	start := func() string {
 		config, err := ACME{Hosts: []string{"one.example", "two.example"}, Email: "owner@one.example", Cache: cache,
-			Directory: f.srv.URL + "/", HTTP: f.srv.Client(), Other: other}.TLS()
+			Directory: f.Directory(), HTTP: f.Client(), Other: other}.TLS()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -286,23 +65,25 @@ func TestACMEGetsCertificatesForItsNamesAlone(t *testing.T) {
 		}
 		return listen4(t, g.Serve, g.Close)
 	}
-	f.gate = start()
+	gate := start()
+	f.Gate(gate)
 	for _, name := range []string{"one.example", "two.example", "ONE.example"} {
-		s, err := greeting(t, f.gate, name, "h2", "http/1.1")
+		s, err := greeting(t, gate, name, "h2", "http/1.1")
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		o := x509.VerifyOptions{DNSName: name, Roots: f.pool}
+		o := x509.VerifyOptions{DNSName: name, Roots: f.Pool()}
 		if _, err := s.PeerCertificates[0].Verify(o); err != nil || s.NegotiatedProtocol != "http/1.1" {
 			t.Errorf("%s: %v, protocol %q", name, err, s.NegotiatedProtocol)
 		}
 	}
-	if got := fmt.Sprint(f.orders, f.email, f.checked); got != "[one.example two.example] [mailto:owner@one.example] [acme-tls/1 acme-tls/1]" {
+	seen := f.Seen()
+	if got := fmt.Sprint(seen.Orders, seen.Contacts, seen.Proofs); got != "[one.example two.example] [mailto:owner@one.example] [acme-tls/1 acme-tls/1]" {
 		t.Errorf("the authority saw %s", got)
 	}
 	// By other names, and by none, it shows what the swarm knows, and asks the authority for nothing.
 	for _, name := range []string{"three.example", ""} {
-		s, err := greeting(t, f.gate, name, "http/1.1")
+		s, err := greeting(t, gate, name, "http/1.1")
 		if err != nil {
 			t.Fatalf("%q: %v", name, err)
 		}
@@ -310,21 +91,21 @@ func TestACMEGetsCertificatesForItsNamesAlone(t *testing.T) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
-	if _, err := greeting(t, f.gate, "one.example", "h2"); err == nil {
+	if _, err := greeting(t, gate, "one.example", "h2"); err == nil {
 		t.Error("HTTP/2 was agreed on")
 	}
 	if info, err := os.Stat(cache); err != nil || info.Mode().Perm()&0o077 != 0 {
 		t.Errorf("the cache: %v, %v", info, err)
 	}
 	// The next gateway finds them in the cache.
-	if _, err := greeting(t, start(), "two.example"); err != nil || len(f.orders) != 2 {
-		t.Errorf("again: %v, orders %v", err, f.orders)
+	if _, err := greeting(t, start(), "two.example"); err != nil || len(f.Seen().Orders) != 2 {
+		t.Errorf("again: %v, orders %v", err, f.Seen().Orders)
 	}
 }
 
 func TestACMEWithoutAnotherCertificateRefusesOtherNames(t *testing.T) {
-	f := newFakeACME(t)
-	config, err := ACME{Hosts: []string{"one.example"}, Cache: t.TempDir(), Directory: f.srv.URL}.TLS()
+	f := startAuthority(t)
+	config, err := ACME{Hosts: []string{"one.example"}, Cache: t.TempDir(), Directory: f.Directory(), HTTP: f.Client()}.TLS()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -343,8 +124,8 @@ func TestACMEWithoutAnotherCertificateRefusesOtherNames(t *testing.T) {
 		}
 	}
 	until(t, "they are counted", func() bool { return g.Counts()["refused_tls"] == 3 })
-	if len(f.orders) > 0 {
-		t.Errorf("orders %v", f.orders)
+	if o := f.Seen().Orders; len(o) > 0 {
+		t.Errorf("orders %v", o)
 	}
 	for _, hosts := range [][]string{nil, {""}, {"localhost"}, {"192.0.2.1"}, {"*.example"}, {"a.example:443"}, {"https://a.example"}} {
 		if _, err := (ACME{Hosts: hosts, Cache: t.TempDir()}).TLS(); err == nil {
@@ -353,16 +134,58 @@ func TestACMEWithoutAnotherCertificateRefusesOtherNames(t *testing.T) {
 	}
 }
 
+// TestACMESaysWhyThereIsNoCertificate has an authority that refuses: the log is told so, not once for each who dials
+// and not for names that are none of its own.
+func TestACMESaysWhyThereIsNoCertificate(t *testing.T) {
+	f, log := startAuthority(t), &logbook{}
+	f.Break(true)
+	var passed atomic.Int64
+	start := time.Now()
+	config, err := ACME{
+		Hosts: []string{"one.example"}, Cache: t.TempDir(), Directory: f.Directory(), HTTP: f.Client(), Log: log.logger(),
+		Now: func() time.Time { return start.Add(time.Duration(passed.Load())) },
+	}.TLS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := NewGateway(GatewayConfig{Routes: []Route{{Addr: "127.0.0.1:1"}}, TLS: config, Limits: quick})
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := listen4(t, g.Serve, g.Close)
+	told := func(name string, want int) {
+		t.Helper()
+		if _, err := greeting(t, addr, name); err == nil {
+			t.Errorf("%q was greeted", name)
+		}
+		until(t, "the log is told", func() bool { return strings.Count(log.String(), "no certificate of the authority") == want })
+	}
+	told("two.example", 0)
+	told("one.example", 1)
+	told("one.example", 1)
+	passed.Store(int64(acmeEvery))
+	told("one.example", 2)
+	if !strings.Contains(log.String(), "not today") {
+		t.Errorf("it does not say why:\n%s", log)
+	}
+}
+
 func TestCertificateFilesAreReadAgain(t *testing.T) {
-	a := newTestAuthority(t)
+	a, err := acmetest.NewSigner()
+	if err != nil {
+		t.Fatal(err)
+	}
 	dir, start, log := t.TempDir(), time.Now(), &logbook{}
 	var passed atomic.Int64
 	later := func() { passed.Add(int64(certEvery)) }
 	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	write := func(serial int64, broken bool) {
 		t.Helper()
-		k := newECKey(t)
-		cert, err := a.sign(k.Public(), serial, "one.example")
+		k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cert, err := a.Sign(k.Public(), serial, "one.example")
 		if err != nil {
 			t.Fatal(err)
 		}

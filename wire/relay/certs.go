@@ -27,6 +27,8 @@ type ACME struct {
 	Cache     string   // folder for keys and certificates, made with mode 0700
 	Directory string   // of the authority; empty: Let's Encrypt
 	HTTP      *http.Client
+	Log       *slog.Logger // is told why there is no certificate; may be nil
+	Now       func() time.Time
 	// Other is shown to whoever dials by another name or by an address, as workers do that know the
 	// swarm. nil: they are refused.
 	Other *tls.Config
@@ -56,7 +58,7 @@ func (a ACME) TLS() (*tls.Config, error) {
 	}
 	c := &tls.Config{
 		MinVersion:     tls.VersionTLS12,
-		GetCertificate: m.GetCertificate,
+		GetCertificate: a.told(m.GetCertificate),
 		NextProtos:     []string{"http/1.1", acme.ALPNProto},
 	}
 	if a.Other != nil {
@@ -78,6 +80,35 @@ func (a ACME) allow(_ context.Context, host string) error {
 		return nil
 	}
 	return fmt.Errorf("acme: %.80q is none of the names of this gateway", host)
+}
+
+// acmeEvery is how often the log is told at most that a name has no certificate: each who dials finds out.
+const acmeEvery = time.Minute
+
+// told returns get with a word to the log where a name that is to have a certificate has none.
+func (a ACME) told(get func(*tls.ClientHelloInfo) (*tls.Certificate, error)) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	if a.Log == nil {
+		return get
+	}
+	now := a.Now
+	if now == nil {
+		now = time.Now
+	}
+	var mu sync.Mutex
+	var last time.Time
+	return func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+		c, err := get(hello)
+		if err == nil || a.allow(hello.Context(), hello.ServerName) != nil {
+			return c, err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if t := now(); last.IsZero() || t.Sub(last) >= acmeEvery {
+			last = t
+			a.Log.Warn("no certificate of the authority; the name must lead here, as port 443", "name", hello.ServerName, "err", err)
+		}
+		return c, err
+	}
 }
 
 // certEvery is how often files are looked at for a newer certificate, when somebody dials.
