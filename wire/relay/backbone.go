@@ -359,7 +359,7 @@ func (l *hubLink) take(p seal.Proof, m message) error {
 		return ErrNotThere
 	}
 	r, err := l.b.c.Dialer.run(l.b.ctx, errand{address: l.t.Address, hub: l.t.Hub, root: l.b.c.Root,
-		path: sessionPath + "/" + m.Session, proto: sessionProtocol, nonce: m.Nonce,
+		path: sessionPath + "/" + m.Session, proto: sessionProtocol, nonce: m.Nonce, shed: true,
 		prove: func(c seal.Challenge, path string) (seal.Proof, error) {
 			c.Hub = hub
 			return l.prove(c, path)

@@ -44,6 +44,7 @@ type errand struct {
 	header  http.Header
 	prove   func(c seal.Challenge, path string) (seal.Proof, error)
 	nonce   string // of an offer: the proof goes with the first request
+	shed    bool   // TLS, if it is of the hub itself, may be shed
 }
 
 // reached is a connection past its upgrade.
@@ -71,6 +72,14 @@ func (d Dialer) run(ctx context.Context, e errand) (reached, error) {
 		}
 		o.Header = p.Header()
 	}
+	if e.shed {
+		o.Under, o.Secured = overRecords, func(nc net.Conn) http.Header {
+			if offer := offerShed(nc); offer != "" {
+				return http.Header{shedHeader: {offer}}
+			}
+			return nil
+		}
+	}
 	var skew time.Duration
 	o.Challenge = func(h http.Header) (http.Header, error) {
 		c, err := seal.ParseChallenge(h)
@@ -91,7 +100,7 @@ func (d Dialer) run(ctx context.Context, e errand) (reached, error) {
 	if err != nil {
 		return reached{}, explain(ctx, u.Host, skew, err)
 	}
-	return reached{nc: nc, rest: rest, skew: skew}, nil
+	return reached{nc: sheds(nc), rest: rest, skew: skew}, nil
 }
 
 // explain makes one clear line of why a hub was not reached.

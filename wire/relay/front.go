@@ -30,6 +30,7 @@ import (
 type front struct {
 	o      Limits
 	tls    *tls.Config // nil: plain
+	sheds  bool        // TLS may be shed
 	log    *slog.Logger
 	tally  *tally
 	handle handler
@@ -235,7 +236,11 @@ func (v *visitor) meet() func() {
 		return nil
 	}
 	if v.front.tls != nil {
-		t := tls.Server(v.nc, v.front.tls)
+		nc := v.nc
+		if v.front.sheds {
+			nc = overRecords(nc)
+		}
+		t := tls.Server(nc, v.front.tls)
 		if err := t.HandshakeContext(v.front.ctx); err != nil {
 			v.notTLS(err)
 			return nil

@@ -155,13 +155,16 @@ func (g *Gateway) reach(v *visitor, r Route, early []byte) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	if offer := offerShed(nc); offer != "" {
+		early = addLine(early, shedHeader, offer)
+	}
 	_ = nc.SetWriteDeadline(v.limit)
 	if _, err := nc.Write(early); err != nil {
 		sever(nc)
 		return nil, err
 	}
 	_ = nc.SetWriteDeadline(time.Time{}) // should it fail, so does what follows
-	return nc, nil
+	return sheds(nc), nil
 }
 
 func (g *Gateway) splice(v *visitor, nc net.Conn, early int) {
@@ -222,7 +225,7 @@ func (g *Gateway) dial(ctx context.Context, r Route) (net.Conn, error) {
 	if !r.TLS {
 		return nc, nil
 	}
-	t := tls.Client(nc, trust(seal.PublicKey{}, r.Hub, "", nil))
+	t := tls.Client(overRecords(nc), trust(seal.PublicKey{}, r.Hub, "", nil))
 	if err := t.HandshakeContext(ctx); err != nil {
 		sever(nc)
 		return nil, fmt.Errorf("hub %s: %w", r.Addr, err)

@@ -94,6 +94,7 @@ func NewHub(c HubConfig) (*Hub, error) {
 	if h.f, err = newFront(c.Limits.withDefaults(), config, c.Log, h.visit); err != nil {
 		return nil, err
 	}
+	h.f.sheds = true
 	h.pace, h.keys = newPace(h.f.o.Pace), newTable[seal.PublicKey](h.f.o.Key, h.f.o.Conns)
 	h.http = newHTTPDesk(h)
 	return h, nil
@@ -200,6 +201,9 @@ const tries = 3
 func (h *Hub) visit(v *visitor) func() {
 	t := &tape{Conn: v.nc}
 	req, err := ws.ReadRequest(t, nil, h.f.o.Head)
+	if err != nil || !takesShed(v.nc, req.Header) {
+		keepTLS(v.nc)
+	}
 	if err == nil && !asks(req.Request, "") || err != nil && errors.Is(err, ws.ErrHandshake) && looksHTTP(t.got) {
 		return h.http.take(v, t.got)
 	}

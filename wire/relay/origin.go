@@ -12,14 +12,17 @@ import (
 const fromHeader = "Kvasir-From"
 
 // sayFrom puts where a request comes from into its head, before any line of the stranger's own.
-func sayFrom(head []byte, from string) []byte {
+func sayFrom(head []byte, from string) []byte { return addLine(head, fromHeader, from) }
+
+// addLine puts a line into the head of a request, before all of its own.
+func addLine(head []byte, name, value string) []byte {
 	end := bytes.Index(head, []byte("\r\n"))
 	if end < 0 {
 		return head
 	}
 	end += len("\r\n")
-	out := make([]byte, 0, len(head)+len(fromHeader)+len(from)+4)
-	out = append(append(out, head[:end]...), fromHeader+": "+from+"\r\n"...)
+	out := make([]byte, 0, len(head)+len(name)+len(value)+4)
+	out = append(append(out, head[:end]...), name+": "+value+"\r\n"...)
 	return append(out, head[end:]...)
 }
 

@@ -327,7 +327,8 @@ func (h *Hub) session(v *visitor, req *ws.Request, id string) (run func(), err e
 		defer over()
 		v.settle()
 		h.begin(s, v)
-		h.run(s, worker, leg{nc: v.nc, rest: req.Rest, tolls: tollsOf(v.account)})
+		worker.nc = lead(worker.nc)
+		h.run(s, worker, leg{nc: lead(v.nc), rest: req.Rest, tolls: tollsOf(v.account)})
 	}, nil
 }
 

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -215,6 +217,7 @@ func (c *tapped) Write(p []byte) (int, error) {
 type keeper struct {
 	mu    sync.Mutex
 	conns map[string]*tapped // by their local address
+	at    string             // the far address that connections say; empty: their own
 }
 
 func (k *keeper) dial(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -228,6 +231,9 @@ func (k *keeper) dial(ctx context.Context, network, addr string) (net.Conn, erro
 		k.conns = map[string]*tapped{}
 	}
 	c := &tapped{Conn: nc}
+	if k.at != "" {
+		c.Conn = elsewhere{nc, k.at}
+	}
 	k.conns[nc.LocalAddr().String()] = c
 	return c, nil
 }
@@ -237,6 +243,20 @@ func (k *keeper) of(nc net.Conn) *tapped {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.conns[nc.LocalAddr().String()]
+}
+
+// all returns every connection.
+func (k *keeper) all() []*tapped {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Collect(maps.Values(k.conns))
+}
+
+// saw reports whether p went over a connection as it is.
+func (c *tapped) saw(p []byte) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return bytes.Contains(c.in, p) || bytes.Contains(c.out, p)
 }
 
 // after returns how many bytes came and went after the heads of an upgrade.

@@ -27,6 +27,9 @@
 // certificates of its own (ACME, CertFiles, or of the swarm's making), or it holds no key, reads the name
 // in a ClientHello and passes TLS through to the hub (GatewayConfig.Passthrough).
 //
+// From pairing on the inner session seals everything, and legs between machines of one network shed the outer
+// TLS under which they began (see shedHeader): from there on bytes are as the worker has sent them.
+//
 // Between TCP connections the kernel copies, where it can: a splice that goes costs this process no byte,
 // and one that rests no buffer and no pipe.
 package relay

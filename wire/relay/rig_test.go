@@ -120,6 +120,7 @@ type rigConfig struct {
 	hubTLS, gateTLS bool
 	hub             HubConfig
 	limits          Limits
+	gateDial        func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
 func newRig(t testing.TB, c rigConfig) *rig {
@@ -142,7 +143,7 @@ func newRig(t testing.TB, c rigConfig) *rig {
 	hubAddr := listen4(t, r.hub.Serve, r.hub.Close)
 	key := seal.NewKey()
 	r.gateway, err = NewGateway(GatewayConfig{Routes: []Route{{Hub: r.hub.ID(), Addr: hubAddr, TLS: c.hubTLS}},
-		Plain: !c.gateTLS, Key: key, Grant: granted(t, key, seal.Gateway), Limits: c.limits, Log: r.log.logger()})
+		Plain: !c.gateTLS, Dial: c.gateDial, Key: key, Grant: granted(t, key, seal.Gateway), Limits: c.limits, Log: r.log.logger()})
 	if err != nil {
 		t.Fatal(err)
 	}

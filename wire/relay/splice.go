@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -60,7 +59,8 @@ type cable struct {
 type way struct {
 	c        *cable
 	dst, src net.Conn
-	bare     bool            // src is a socket, and keeps nothing that it has read
+	to, from net.Conn        // what is copied between: dst and src, without the TLS that they have shed
+	bare     bool            // from is a socket, and keeps nothing that it has read
 	kernel   bool            // it can copy by itself: both are TCP
 	raw      syscall.RawConn // of the socket that src reads from; nil: not known
 	dry      bool            // src has given all that it has read from there
@@ -93,20 +93,28 @@ func splice(a, b leg, o Limits, count func(up, down uint64)) (up, down uint64, e
 }
 
 func newWay(c *cable, dst, src net.Conn) *way {
-	w := &way{c: c, dst: dst, src: src, slice: 4 * sliceMin}
-	_, w.bare = src.(*net.TCPConn)
-	_, to := dst.(*net.TCPConn)
-	w.kernel, w.dry = w.bare && to, w.bare
-	socket := src
-	if t, ok := src.(*tls.Conn); ok {
-		socket = t.NetConn()
-	}
-	if s, ok := socket.(*net.TCPConn); ok && canWait {
+	w := &way{c: c, dst: dst, src: src, to: dst, from: src, slice: 4 * sliceMin}
+	w.strip()
+	if s, ok := socketOf(src).(*net.TCPConn); ok && canWait {
 		w.raw, _ = s.SyscallConn() // nil, should it fail: then reads wait
 	}
 	w.watch = time.AfterFunc(time.Hour, w.look)
 	w.watch.Stop()
 	return w
+}
+
+// strip takes off both sides the TLS that they have shed.
+func (w *way) strip() {
+	if s, ok := w.from.(*shedding); ok && s.heard.Load() {
+		w.from = s.Conn
+	}
+	if s, ok := w.to.(*shedding); ok && s.bareOut.Load() {
+		w.to = s.Conn
+	}
+	was := w.bare
+	_, w.bare = w.from.(*net.TCPConn)
+	_, to := w.to.(*net.TCPConn)
+	w.kernel, w.dry = w.bare && to, w.dry || w.bare && !was
 }
 
 // copy copies one direction: early, which has been read from src, then src to its end.
@@ -140,6 +148,7 @@ func (w *way) copy(early []byte) error {
 		n, err := w.copySlice(now)
 		if n > 0 {
 			untold, w.dry = true, w.bare
+			w.strip()
 		}
 		switch {
 		case err == nil:
@@ -187,7 +196,7 @@ func (w *way) copySlice(began time.Time) (n int64, err error) {
 	defer w.busy.Store(0)
 	if w.kernel {
 		// ReadFrom knows *io.LimitedReader over *net.TCPConn, and calls splice(2) where there is one.
-		n, err = io.CopyN(w.dst, w.src, int64(w.slice))
+		n, err = io.CopyN(w.to, w.from, int64(w.slice))
 	} else {
 		n, err = w.copyThrough()
 	}
@@ -216,11 +225,11 @@ func nextSlice(n int, took, tick time.Duration) int {
 func (w *way) copyThrough() (int64, error) {
 	buf := copyBuffers.Get().(*[]byte)
 	defer copyBuffers.Put(buf)
-	r, err := w.src.Read((*buf)[:min(len(*buf), w.slice)])
+	r, err := w.from.Read((*buf)[:min(len(*buf), w.slice)])
 	if r == 0 {
 		return 0, err
 	}
-	n, werr := w.dst.Write((*buf)[:r])
+	n, werr := w.to.Write((*buf)[:r])
 	if werr != nil {
 		return int64(n), werr
 	}

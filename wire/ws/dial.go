@@ -29,6 +29,11 @@ type DialOptions struct {
 	Proxy func(*http.Request) (*url.URL, error)
 	// NetDial replaces net.Dialer.
 	NetDial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Under, if set, is given the connection to the server before TLS is put on it, and returns what TLS is
+	// put on in its place. Secured is then given the connection under TLS, and returns further headers of
+	// the requests over it, or nil.
+	Under   func(net.Conn) net.Conn
+	Secured func(net.Conn) http.Header
 	// Challenge is asked for further headers when the answer is 401. The request is then sent once
 	// more, over the same connection if that stays open.
 	Challenge func(http.Header) (http.Header, error)
@@ -140,6 +145,7 @@ type dialer struct {
 	url      *url.URL
 	protocol string
 	extra    http.Header
+	own      http.Header // of requests over nc
 
 	nc   net.Conn // nil: none
 	rest []byte   // read from nc, not consumed
@@ -195,7 +201,11 @@ func (d *dialer) upgrade() (http.Header, error) {
 	if d.protocol == WebSocket {
 		head.WriteString("Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: " + key + "\r\n")
 	}
-	if err := appendHeader(&head, d.extra); err != nil {
+	extra := d.extra
+	if d.own != nil {
+		extra = merge(extra, d.own)
+	}
+	if err := appendHeader(&head, extra); err != nil {
 		return nil, err
 	}
 	if _, err := d.nc.Write(head.Bytes()); err != nil {
@@ -289,8 +299,17 @@ func (d *dialer) connect(ctx context.Context) error {
 			return fmt.Errorf("proxy %s: %w", proxy.Host, err)
 		}
 	}
-	if d.url.Scheme == "wss" {
-		return d.secure(ctx, d.url.Hostname(), d.o.TLS)
+	if d.url.Scheme != "wss" {
+		return nil
+	}
+	if d.o.Under != nil {
+		d.nc = d.o.Under(d.nc)
+	}
+	if err := d.secure(ctx, d.url.Hostname(), d.o.TLS); err != nil {
+		return err
+	}
+	if d.o.Secured != nil {
+		d.own = d.o.Secured(d.nc)
 	}
 	return nil
 }
