@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io/fs"
 	"runtime"
+	"slices"
+	"strings"
 	"time"
 
 	"kvasir/internal/moe"
@@ -18,14 +20,15 @@ const GateName = "gate"
 //
 // Counters are exact, whatever the machine does besides: allocations, bytes on the wire, frames, system
 // calls and copies of a dispatch. More than the baseline is a failure. Times are judged only as ratios of
-// two things that take turns within the run: a kernel and the bare loop of its instructions, large batches
-// and small ones, our bytes and bare ones. The bound of a ratio leaves room for how far it was seen to
+// two things that take turns within the run: a kernel and the bare loop of its instructions, many rows of an
+// expert and one, on one core; our bytes and bare ones. The bound of a ratio leaves room for how far it was seen to
 // spread. Where the machine changes under the run there is no verdict on a ratio, and the report says so.
 type Gate struct {
-	Baselines fs.FS // nil: those that were built in
-	Rounds    int   // pairs of a ratio
-	Tries     int   // times that a ratio below its bound is measured, before it counts as missed
-	Counters  bool  // these alone: seconds
+	Baselines fs.FS    // nil: those that were built in
+	Rounds    int      // pairs of a ratio
+	Tries     int      // times that a ratio below its bound is measured, before it counts as missed
+	Counters  bool     // these alone: seconds
+	Ratios    []string // these alone, and no counters; nil: all
 
 	kernels Kernels                       // the layer of the kernels' ratios
 	bytes   int64                         // of a way and round of the wire's ratios
@@ -34,13 +37,13 @@ type Gate struct {
 	sends   int                           // of each batch that is counted
 	slow    float64                       // by which part the kernels are slowed down, for tests
 	wrap    func(moe.Experts) moe.Experts // of the worker's executor, for tests
-	only    func(name string) bool        // what is measured, for tests; nil: everything
 }
 
 // DefaultGate is what changes have to pass.
 func DefaultGate() Gate {
 	k := DefaultKernels()
-	k.Experts, k.least = 64, 120*time.Millisecond // of all the weights a quarter: much more than caches hold
+	// A slice of 64 rows takes a millisecond, what all experts have is much more than caches hold.
+	k.Hidden, k.FFN, k.Batch = 1024, 512, 64
 	return Gate{Rounds: 9, Tries: 3, kernels: k, bytes: 32 << 20, rtt: 20 * time.Millisecond, own: ownLeast, sends: gateDispatches}
 }
 
@@ -54,6 +57,15 @@ const (
 func (g Gate) Check() error {
 	if g.Rounds < gatePairsLeast || g.Rounds > gateRoundsMost {
 		return fmt.Errorf("%w: --repeat %d, want %d to %d pairs", ErrSettings, g.Rounds, gatePairsLeast, gateRoundsMost)
+	}
+	if g.Counters && len(g.Ratios) > 0 {
+		return fmt.Errorf("%w: --ratios with --quick, which measures none", ErrSettings)
+	}
+	names := Gate{}.names()
+	for _, name := range g.Ratios {
+		if !slices.Contains(names, name) {
+			return fmt.Errorf("%w: --ratios %s, want some of %s", ErrSettings, name, strings.Join(names, ","))
+		}
 	}
 	return nil
 }
@@ -72,10 +84,10 @@ type gateRun struct {
 	base   *baselines
 	report GateReport
 
-	subject *subject      // of the kernels' ratios; nil: not made yet
-	pairs   []*kernelPair // of them, the last that were measured
-	done    int           // lines
-	all     int           // lines that there will be
+	subject *gateSubject // of the kernels' ratios; nil: not made yet
+	turns   *turns       // of them, the last that were measured
+	done    int          // lines
+	all     int          // lines that there will be
 }
 
 // Run counts, measures and judges. When ctx ends it returns what is finished together with ctx's error.
@@ -103,7 +115,10 @@ func (g Gate) Run(ctx context.Context, o GateObserver) (*GateReport, error) {
 	if g.Counters {
 		ratios = nil
 	}
-	r.all = len(gateCounters()) + len(ratios)
+	r.all = len(ratios)
+	if len(g.Ratios) == 0 {
+		r.all += len(gateCounters())
+	}
 	if err := r.counters(ctx); err != nil {
 		return &r.report, err
 	}
@@ -129,5 +144,11 @@ func (r *gateRun) line(x GateLine) {
 	}
 }
 
-// wanted reports whether something is measured.
-func (g *Gate) wanted(name string) bool { return g.only == nil || g.only(name) }
+// names lists the ratios that are measured.
+func (g Gate) names() []string {
+	var list []string
+	for _, x := range g.ratios() {
+		list = append(list, x.name)
+	}
+	return list
+}

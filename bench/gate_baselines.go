@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -45,7 +46,8 @@ type counterBaselines struct {
 
 // ratioBaselines is a file of ratios.
 type ratioBaselines struct {
-	Why    []Why                 `json:"why"` // the latest last
+	Why    []Why                 `json:"why"`                    // the latest last
+	Adds   float64               `json:"adds_a_cycle,omitempty"` // of a core that is ours alone
 	Ratios map[string]ratioBound `json:"ratios"`
 }
 
@@ -140,12 +142,16 @@ func (r *GateReport) Update(dir, why string) (files []string, err error) {
 		files = append(files, countersFile)
 	}
 	if len(ratios) > 0 {
+		names := Gate{}.names()
 		for name, old := range b.ratios.Ratios {
-			if _, ok := ratios[name]; !ok && r.find(name) != nil {
+			if _, ok := ratios[name]; !ok && slices.Contains(names, name) {
 				ratios[name] = old // not measured this time
 			}
 		}
 		b.ratios.Ratios = ratios
+		if r.Adds > 0 {
+			b.ratios.Adds = r.Adds
+		}
 		b.ratios.Why = append(b.ratios.Why, because)
 		b.ratios.Why = b.ratios.Why[max(0, len(b.ratios.Why)-whysKept):]
 		if err := writeBaseline(dir, ratiosFile(r.Settings.Kernel), &b.ratios); err != nil {

@@ -10,6 +10,7 @@ import (
 type GateReport struct {
 	Machine  Machine      `json:"machine"`
 	Settings GateSettings `json:"settings"`
+	Adds     float64      `json:"adds_a_cycle,omitempty"` // of the core at best
 	Lines    []GateLine   `json:"lines"`
 }
 
@@ -84,7 +85,11 @@ func (b *baselines) judgeRatio(r *gateRatio, kept []float64, tried int) GateLine
 	if bound, ok := b.ratios.Ratios[r.name]; ok {
 		x.Bound = &bound.Least
 	}
-	if len(kept) < gatePairsLeast {
+	switch {
+	case tried == 0:
+		x.Verdict = unknown
+		return x
+	case len(kept) < gatePairsLeast:
 		x.Verdict = noisy
 		return x
 	}
@@ -92,8 +97,6 @@ func (b *baselines) judgeRatio(r *gateRatio, kept []float64, tried int) GateLine
 	n := len(list)
 	x.Got, x.Low, x.High = round(middle(list)), round(list[n/4]), round(list[n-1-n/4])
 	switch {
-	case x.Got == 0:
-		x.Verdict = unknown
 	case x.Bound == nil:
 		x.Verdict = bare
 	case x.Got >= *x.Bound:
@@ -143,6 +146,9 @@ func (x *GateLine) Sentence() string {
 			return fmt.Sprintf("%s: %s, %s", x.Text, x.quantity(x.Got), verdict)
 		}
 		return fmt.Sprintf("%s: %s, baseline %s, %s", x.Text, x.quantity(x.Got), x.quantity(*x.Bound), verdict)
+	}
+	if x.Verdict == unknown {
+		return fmt.Sprintf("%s: %s", x.Text, x.Verdict)
 	}
 	if x.Pairs < gatePairsLeast {
 		return fmt.Sprintf("%s: %s, %d of %d pairs were steady; not judged", x.Text, verdict, x.Pairs, x.Pairs+x.Dropped)
@@ -219,6 +225,9 @@ func (r *GateReport) Words() []string {
 	if n := len(r.Failed()); n > 0 {
 		verdict = fmt.Sprintf("%d worse than their baselines", n)
 	}
-	return []string{fmt.Sprintf("%d of %d counters and %d of %d ratios are judged: %s.", judgedOf(gateCounted), r.counts(gateCounted),
-		judgedOf(gateTimed), r.counts(gateTimed), verdict)}
+	ratios := fmt.Sprintf("%d of %d ratios", judgedOf(gateTimed), r.counts(gateTimed))
+	if n := r.counts(gateCounted); n > 0 {
+		ratios = fmt.Sprintf("%d of %d counters and %s", judgedOf(gateCounted), n, ratios)
+	}
+	return []string{ratios + " are judged: " + verdict + "."}
 }

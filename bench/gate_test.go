@@ -3,30 +3,24 @@ package bench
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
 	"time"
 
-	"golang.org/x/perf/benchmath"
-
 	"kvasir/internal/moe"
+	"kvasir/kernels/matmul"
 	"kvasir/kernels/variant"
 )
 
-// smallGate measures the counters and one kernel, with a small layer.
+// smallGate counts a few dispatches, and measures nothing.
 func smallGate() Gate {
 	g := DefaultGate()
-	g.kernels.Experts, g.kernels.Hidden, g.kernels.FFN, g.kernels.Batch = 8, 1024, 512, 64
-	g.kernels.least = 40 * time.Millisecond
-	g.sends = 21
-	g.only = func(name string) bool { return name == "counters" || name == "kernel_of_peak" }
+	g.sends, g.Counters = 21, true
 	return g
 }
 
@@ -56,7 +50,6 @@ func TestGateCatchesAPlantedAllocation(t *testing.T) {
 	}
 	dir := t.TempDir()
 	g := smallGate()
-	g.only = func(name string) bool { return name == "counters" }
 	if _, err := mustRunGate(t, g).Update(dir, "as it is"); err != nil {
 		t.Fatal(err)
 	}
@@ -76,101 +69,83 @@ func TestGateCatchesAPlantedAllocation(t *testing.T) {
 	}
 }
 
-// plantedTries is how often the slowed kernel is measured before the machine counts as too noisy to tell.
-const plantedTries = 5
-
-// The gate measures this build's kernel, and the same kernel with a fifth of its time lost, and fails the second by
-// the bound that it makes of the first. Pairs of both take turns, so that a machine that changes changes both. More are
-// measured until the median of the slowed ones is surely on one side of the bound.
+// The gate measures this build's kernel, and the same kernel with a fifth of its rate lost, and fails the second by
+// the bounds that it makes of the first. Turns of both take turns, so that a machine that changes changes both.
 func TestGateCatchesASlowedKernel(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it computes for seconds, and with the race detector for minutes")
 	}
-	g := smallGate()
-	g.own = 0 // rates are those of processor time: others may use the processors, as far as they leave them steady
 	kernel, err := variant.Active()
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &gateRun{g: g, report: GateReport{Settings: GateSettings{Threads: runtime.GOMAXPROCS(0), Kernel: kernel.Variant.String()}}}
-	defer func() { r.subject.close() }()
-	if err := r.makeSubject(t.Context()); err != nil {
+	s, err := DefaultGate().kernels.newGateSubject(t.Context(), kernel.Variant)
+	if err != nil {
 		t.Fatal(err)
 	}
-	x := g.ratios()[0]
-	if x.name != "kernel_of_peak" {
-		t.Fatalf("the first ratio is %s", x.name)
-	}
-	if r.limits().peak == 0 {
-		t.Skipf("%s kernels have no peak to be measured against", kernel.Variant)
-	}
-	var as, slowed []float64
-	var last string
-	for range plantedTries {
-		more, moreSlowed := r.plant(t, 0.25)
-		as, slowed = append(as, more...), append(slowed, moreSlowed...)
-		before := (&baselines{}).judgeRatio(&x, as, len(as))
-		b := &baselines{ratios: ratioBaselines{Ratios: map[string]ratioBound{x.name: before.newBound()}}}
-		is, after := b.judgeRatio(&x, as, len(as)), b.judgeRatio(&x, slowed, len(slowed))
-		last = fmt.Sprintf("as it is: %s, %d pairs; slowed: %s, %d pairs", is.Sentence(), len(as), after.Sentence(), len(slowed))
-		if len(as) < pairsLeast || len(slowed) < pairsLeast {
-			continue
+	defer s.close()
+	const kept, patience = 30, 20 * time.Second
+	as, slowed, parts := s.newTurns(), s.newTurns(), s.slices(t.Context())
+	for start := time.Now(); time.Since(start) < patience; {
+		for n := range 2 * kept {
+			to := []*turns{as, slowed}[n%2]
+			s.slow = 0.25 * float64(n%2)
+			x, err := takeTurn(parts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			to.list = append(to.list, x)
 		}
-		a, s := medianOf(as), medianOf(slowed)
-		if bound := *after.Bound; a.Hi-a.Lo > 0.15*a.Center || s.Lo < bound && bound < s.Hi {
-			continue
+		as.best = bestLook(slices.Concat(as.list, slowed.list))
+		slowed.best = as.best
+		if as.enough(kept) && slowed.enough(kept) {
+			break
 		}
-		t.Log(last)
+	}
+	for i, x := range DefaultGate().ratios()[:2] {
+		first, second := gateTurnRatios[i][0], gateTurnRatios[i][1]
+		if first == peakSlice && s.bare == nil {
+			continue // there is nothing to compare with
+		}
+		a, b := as.ratio(first, second), slowed.ratio(first, second)
+		if len(a) < gatePairsLeast || len(b) < gatePairsLeast {
+			t.Skipf("others had a part of this core in all of %v but %d turns", patience, min(len(a), len(b)))
+		}
+		before := (&baselines{}).judgeRatio(&x, a, len(as.list))
+		base := &baselines{ratios: ratioBaselines{Ratios: map[string]ratioBound{x.name: before.newBound()}}}
+		is, after := base.judgeRatio(&x, a, len(as.list)), base.judgeRatio(&x, b, len(slowed.list))
+		t.Logf("as it is: %s; slowed: %s", is.Sentence(), after.Sentence())
 		if is.Verdict != met || after.Verdict != missed {
-			t.Errorf("%s: want %q as it is, and %q slowed", last, met, missed)
-		}
-		return
-	}
-	t.Skipf("the machine is too noisy, after %d times, to tell a kernel from one that is a fifth slower: %s", plantedTries, last)
-}
-
-// medianOf says between what the median of ratios is, with a confidence of 95 %.
-func medianOf(list []float64) benchmath.Summary {
-	return benchmath.AssumeNothing.Summary(benchmath.NewSample(list, &benchmath.DefaultThresholds), 0.95)
-}
-
-// plant measures pairs of the kernel as it is and slowed, in turns, and returns the ratios of those that were steady.
-func (r *gateRun) plant(t *testing.T, slow float64) (as, slowed []float64) {
-	t.Helper()
-	before := r.limits()
-	for n := range 2 * r.g.Rounds {
-		r.g.slow = slow * float64(n%2)
-		p, err := r.kernelPair(t.Context(), before)
-		if err != nil {
-			t.Fatal(err)
-		}
-		before = p.after
-		v, steady := kernelOfPeak(r, p)
-		switch {
-		case !steady:
-		case n%2 == 0:
-			as = append(as, v)
-		default:
-			slowed = append(slowed, v)
+			t.Errorf("%s: %q as it is and %q slowed, want %q and %q", x.name, is.Verdict, after.Verdict, met, missed)
 		}
 	}
-	return as, slowed
 }
 
-// The same without a clock: of what pairs say to the verdict.
+// gateTurns are turns of a core that adds 3 and 12 times a nanosecond, on a machine whose rates drift.
+func gateTurns(n int, times float64) *turns {
+	t := &turns{best: look{3e9, 12e9}, perByte: 2}
+	for i := range n {
+		x := turn{rates: [slicesATurn]float64{
+			peakSlice: 200e9, largeSlice: 90e9 / times, smallSlice: 16e9 / times, readSlice: 20e9,
+		}}
+		for k := range x.rates {
+			x.rates[k] *= 1 + 0.002*float64(i)
+		}
+		for k := range x.looks {
+			x.looks[k] = t.best
+		}
+		t.list = append(t.list, x)
+	}
+	return t
+}
+
+// The same without a clock: of what turns say to the verdict.
 func TestGateFailsAKernelThatIsAFifthSlower(t *testing.T) {
 	g := DefaultGate()
-	r := &gateRun{g: g, subject: &subject{expert: 5 << 20}}
-	pairs := func(times float64) (list []*kernelPair) {
-		for i := range g.Rounds {
-			l := limits{peak: 200e9 * (1 + 0.002*float64(i)), read: 20e9}
-			list = append(list, &kernelPair{before: l, between: l, after: l, large: 0.5 * times, small: 0.003 * times, touched: 8})
-		}
-		return list
-	}
+	r := &gateRun{g: g, subject: &gateSubject{bare: &matmul.Kernel{}}}
 	for _, x := range g.ratios()[:2] {
 		verdict := func(b *baselines, times float64) GateLine {
-			r.base, r.pairs = b, pairs(times)
+			r.base, r.turns = b, gateTurns(9, times)
 			kept, tried, err := x.measure(t.Context(), r, false)
 			if err != nil {
 				t.Fatal(err)
@@ -187,19 +162,55 @@ func TestGateFailsAKernelThatIsAFifthSlower(t *testing.T) {
 	}
 }
 
-func TestLimitsThatDriftAreNotComparedWith(t *testing.T) {
-	f := func(before, after float64, want bool) {
+func TestTurnsCountWhereTheCoreWasOursAlone(t *testing.T) {
+	f := func(want int, first, second int, change func(*turns)) {
 		t.Helper()
-		if _, steady := share(1, before, after); steady != want {
-			t.Errorf("%v and %v: steady %v, want %v", before, after, steady, want)
+		x := gateTurns(3, 1)
+		change(x)
+		if got := x.ratio(first, second); len(got) != want {
+			t.Errorf("%v, want %d of them", got, want)
 		}
 	}
-	f(100, 100, true)
-	f(100, 95, true)
-	f(95, 100, true)
-	f(100, 94, false)
-	f(0, 100, false) // others used the processors
-	f(100, 0, false)
+	same := func(*turns) {}
+	f(3, peakSlice, largeSlice, same)
+	f(3, readSlice, smallSlice, same)
+	f(3, smallSlice, largeSlice, same)
+	shared := func(at int) func(*turns) { return func(x *turns) { x.list[1].looks[at].free = 8e9 } }
+	f(2, peakSlice, largeSlice, shared(0))
+	f(2, peakSlice, largeSlice, shared(1))
+	f(2, peakSlice, largeSlice, shared(2))
+	f(3, peakSlice, largeSlice, shared(3)) // that was after both
+	f(3, readSlice, smallSlice, shared(1)) // before
+	f(2, readSlice, smallSlice, shared(4))
+	f(2, peakSlice, largeSlice, func(x *turns) { x.list[2].looks[1].chain = 2e9 })
+	f(0, peakSlice, largeSlice, func(x *turns) { x.best.free = 14e9 }) // it never was
+	f(2, peakSlice, largeSlice, func(x *turns) { x.list[0].rates[peakSlice] = 0 })
+
+	x := gateTurns(1, 1)
+	if got := x.ratio(smallSlice, largeSlice); len(got) != 1 || got[0] != 90e9/(16e9*2) {
+		t.Errorf("picks a second: %v, want %v", got, 90e9/(16e9*2))
+	}
+}
+
+// A clock that was set right makes a few looks too quick: they are not what the core does.
+func TestBestLookIsNotAnAccident(t *testing.T) {
+	x := gateTurns(100, 1)
+	for i := range 9 {
+		x.list[i].looks[0] = look{30e9, 90e9}
+	}
+	if best := bestLook(x.list); best != (look{3e9, 12e9}) {
+		t.Errorf("best of 500 looks, 9 of them too quick: %+v", best)
+	}
+	if best := bestLook(nil); best != (look{}) {
+		t.Errorf("best of none: %+v", best)
+	}
+}
+
+// A core adds in a fixed number of cycles: more of what does not wait than of what does.
+func TestLooksSeeTheCore(t *testing.T) {
+	if x := lookAtCore(); x.chain <= 0 || x.free <= 0 {
+		t.Errorf("it adds nothing: %+v", x)
+	}
 }
 
 func TestGateJudgesCounters(t *testing.T) {
@@ -232,6 +243,9 @@ func TestGateJudgesRatios(t *testing.T) {
 	f("r", noisy, 0.1, 0.2, 0.5)      // too far apart to say that it is less
 	f("r", met, 0.2, 0.5, 0.6)        // but enough
 	f("other", bare, 0.2, 0.21, 0.22) // nothing to compare with
+	if x := b.judgeRatio(&gateRatio{name: "r"}, nil, 0); x.Verdict != unknown {
+		t.Errorf("nothing was tried: %q, want %q", x.Verdict, unknown)
+	}
 }
 
 func TestGateMeasuresAgainWhatIsBelowItsBound(t *testing.T) {
@@ -279,14 +293,14 @@ func TestBaselinesThatMakeNoSenseAreRefused(t *testing.T) {
 func TestUpdateKeepsWhatItWasNotShown(t *testing.T) {
 	dir := t.TempDir()
 	first := &GateReport{Settings: GateSettings{Kernel: "avx2"}, Lines: []GateLine{
-		{Name: "n", Kind: gateCounted, Got: 4}, {Name: "r", Kind: gateTimed, Got: 0.5, Low: 0.49, High: 0.51, Verdict: met, room: 0.1},
+		{Name: "n", Kind: gateCounted, Got: 4}, {Name: "pipelined", Kind: gateTimed, Got: 0.5, Low: 0.49, High: 0.51, Verdict: met, room: 0.1},
 	}}
 	if _, err := first.Update(dir, "first"); err != nil {
 		t.Fatal(err)
 	}
 	second := &GateReport{Settings: GateSettings{Kernel: "avx2"}, Lines: []GateLine{
-		{Name: "n", Kind: gateCounted, Got: 3}, {Name: "r", Kind: gateTimed, Verdict: noisy},
-		{Name: "s", Kind: gateTimed, Got: 2, Low: 1.9, High: 2.1, Verdict: bare, room: 0.2},
+		{Name: "n", Kind: gateCounted, Got: 3}, {Name: "pipelined", Kind: gateTimed, Verdict: noisy},
+		{Name: "kernel_of_read", Kind: gateTimed, Got: 2, Low: 1.9, High: 2.1, Verdict: bare, room: 0.2},
 	}}
 	files, err := second.Update(dir, "second")
 	if err != nil || !slices.Equal(files, []string{countersFile, "ratios-avx2.json"}) {
@@ -296,7 +310,7 @@ func TestUpdateKeepsWhatItWasNotShown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b.counters.Most["n"] != 3 || b.ratios.Ratios["r"].Least != 0.45 || b.ratios.Ratios["s"].Least != 1.6 {
+	if b.counters.Most["n"] != 3 || b.ratios.Ratios["pipelined"].Least != 0.45 || b.ratios.Ratios["kernel_of_read"].Least != 1.6 {
 		t.Errorf("baselines are %+v and %+v", b.counters.Most, b.ratios.Ratios)
 	}
 	if w := b.counters.Why; len(w) != 2 || w[0].Why != "first" || w[1].Why != "second" {

@@ -53,22 +53,15 @@ type pool struct {
 // newSubject makes the layer of a point and has it compute the answers that all others must equal, after
 // comparing some with the definition.
 func (k Kernels) newSubject(ctx context.Context, p *point, threads int) (*subject, error) {
-	s := &subject{format: p.format, kernel: p.kernel, dense: p.picks == picksDense}
-	if s.dense {
+	dense := p.picks == picksDense
+	if dense {
 		k.Experts, k.TopK, k.Batch = 1, 1, p.rows
 	}
-	reference, err := k.reference(p.format)
+	s, reference, err := k.newBare(p.format, p.kernel, threads)
 	if err != nil {
 		return nil, err
 	}
-	s.backend, s.arena = cpu.New(p.kernel, threads), cpu.NewArena()
-	if s.layer, err = s.backend.NewLayer(s.arena, cpu.From(reference)); err != nil {
-		s.close()
-		return nil, err
-	}
-	s.seen = make([]bool, k.Experts)
-	s.expert = expertBytes(reference.Experts[0], p.kernel)
-	s.read = !s.dense && k.Experts*s.expert >= readLeast
+	s.dense, s.read = dense, !dense && k.Experts*s.expert >= readLeast
 	if s.uniform, err = k.newPool(ctx, s, reference, uniform(k.Experts, k.TopK)); err == nil && k.hot(p) {
 		s.hot, err = k.newPool(ctx, s, reference, oneHot(k.Experts, k.TopK, hotRows(k.Batch)))
 	}
@@ -78,6 +71,22 @@ func (k Kernels) newSubject(ctx context.Context, p *point, threads int) (*subjec
 	}
 	runtime.GC() // what the weights were made of
 	return s, nil
+}
+
+// newBare makes a layer without rows, and returns the definition of it too.
+func (k Kernels) newBare(f quant.Format, v variant.Variant, threads int) (*subject, *ref.Layer, error) {
+	reference, err := k.reference(f)
+	if err != nil {
+		return nil, nil, err
+	}
+	s := &subject{format: f, kernel: v, backend: cpu.New(v, threads), arena: cpu.NewArena()}
+	if s.layer, err = s.backend.NewLayer(s.arena, cpu.From(reference)); err != nil {
+		s.close()
+		return nil, nil, err
+	}
+	s.seen = make([]bool, k.Experts)
+	s.expert = expertBytes(reference.Experts[0], v)
+	return s, reference, nil
 }
 
 // hot reports whether the layer of a point is measured with one hot expert too.

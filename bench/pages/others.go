@@ -116,8 +116,13 @@ func (p *Page) gate(s *bench.Stored) error {
 		if x.Bound != nil {
 			bound = fmt.Sprint(*x.Bound)
 		}
-		if x.Low > 0 {
+		switch {
+		case x.Low > 0:
 			got += fmt.Sprintf(" (%g to %g)", x.Low, x.High)
+		case x.Bound == nil || x.Verdict == "noisy machine" || x.Verdict == "not measured":
+			if x.Kind == "ratio" {
+				got = "–"
+			}
 		}
 		t.row(x.Text, got, bound, x.Verdict)
 	}

@@ -57,6 +57,7 @@ type cli struct {
 
 	Update    bool   `help:"Write what was measured as the new baselines; needs --why." group:"gate"`
 	Why       string `help:"Why the baselines change; it is written beside them." placeholder:"TEXT" group:"gate"`
+	Ratios    string `help:"These ratios alone, by the names that --json gives them." placeholder:"NAME,NAME" group:"gate"`
 	Baselines string `help:"Folder of baselines (default: those built in; with --update bench/baselines)." placeholder:"DIR" group:"gate"`
 
 	simulated
@@ -122,7 +123,7 @@ var pathFlags = []string{"rtt", "jitter", "up", "down", "stall", "workers", "wor
 var layerFlags = []string{"batch", "only", "experts", "topk", "hidden", "ffn", "quant"}
 
 // gateFlags are those of the gate alone.
-var gateFlags = []string{"update", "why", "baselines"}
+var gateFlags = []string{"update", "why", "ratios", "baselines"}
 
 // modelFlags are those of a whole model.
 var modelFlags = []string{"model", "like", "sequences", "prompt", "tokens"}
@@ -243,6 +244,9 @@ func (c *cli) gate() (bench.Gate, error) {
 	g := bench.DefaultGate()
 	c.Repeat.or(&g.Rounds)
 	g.Counters = c.Quick
+	if c.Ratios != "" {
+		g.Ratios = strings.Split(c.Ratios, ",")
+	}
 	switch {
 	case c.Update && strings.TrimSpace(c.Why) == "":
 		return g, usagef("--update needs --why: say what has changed, for who reads the baselines later")

@@ -123,6 +123,29 @@ func TestReadRateKeepsItsArena(t *testing.T) {
 	}
 }
 
+func TestLoadGoesRound(t *testing.T) {
+	a := NewArena()
+	if at := a.Load(3, 100); at != 0 {
+		t.Errorf("of nothing: stopped at %d", at)
+	}
+	if _, err := a.alloc(1 << 20); err != nil {
+		t.Fatal(err)
+	}
+	size := len(a.largest())
+	f := func(want, at, n int) {
+		t.Helper()
+		if got := a.Load(at, n); got != want {
+			t.Errorf("%d bytes from %d on: stopped at %d, want %d", n, at, got, want)
+		}
+	}
+	f(0, 0, 0)
+	f(100, 0, 100)
+	f(0, size-100, 100)
+	f(50, size-100, 150)
+	f(100, size, 100)
+	f(10, 0, 2*size+10)
+}
+
 func TestNewLayerRefusesWhatDoesNotFit(t *testing.T) {
 	b := New(variants()[0], 1)
 	defer b.Close()

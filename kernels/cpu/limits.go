@@ -40,18 +40,40 @@ func (p *peak) do(_ *worker, _, _ int) {
 // least d, and returns bytes a second: what limits small batches. It is 0 where a is empty.
 func (b *Backend) ReadRate(a *Arena, d time.Duration) float64 {
 	defer runtime.KeepAlive(a) // what is read is a's only as long as somebody has a
-	a.mu.Lock()
-	var largest []byte
-	for _, m := range a.pieces.list {
-		if len(m) > len(largest) {
-			largest = m
-		}
-	}
-	a.mu.Unlock()
+	largest := a.largest()
 	if len(largest) == 0 {
 		return 0
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return machine.ReadRateOf(largest, b.Threads(), d)
+}
+
+// largest returns the largest piece of a.
+func (a *Arena) largest() (p []byte) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, m := range a.pieces.list {
+		if len(m) > len(p) {
+			p = m
+		}
+	}
+	return p
+}
+
+// Load loads n bytes of the weights in a from byte at on, on this thread, and goes on at the beginning after the
+// last. It returns where it has stopped: 0 where a is empty.
+func (a *Arena) Load(at, n int) int {
+	defer runtime.KeepAlive(a) // what is read is a's only as long as somebody has a
+	p := a.largest()
+	if len(p) == 0 {
+		return 0
+	}
+	for at %= len(p); n > 0; {
+		end := min(at+n, len(p))
+		machine.Load(p[at:end])
+		n -= end - at
+		at = end % len(p)
+	}
+	return at
 }
