@@ -35,6 +35,11 @@ func (w *Wallet) early(ctx context.Context, t *tx, hub string, v verified, gap e
 	if n >= w.most {
 		return fmt.Errorf("%w, as are those before %d others of this backbone", gap, n)
 	}
+	p, err := t.work(ctx, work{r.Backbone, r.Session}, 0)
+	if err != nil {
+		return err
+	}
+	p.early = true
 	err = t.exec(ctx, `INSERT INTO early (backbone, session, sequence, hub, entry, grant_text, signed)
 		VALUES ($1, $2, $3, $4, $5, $6, $7)`,
 		r.Backbone.String(), r.Session.String(), r.Sequence, hub, v.ID, v.Grant, v.Report)
@@ -47,11 +52,15 @@ func (w *Wallet) early(ctx context.Context, t *tx, hub string, v verified, gap e
 // follow credits what was kept of a session and follows on a report.
 func (w *Wallet) follow(ctx context.Context, t *tx, r Report, got *Polled) error {
 	for {
+		p, err := t.work(ctx, work{r.Backbone, r.Session}, 0)
+		if err != nil || !p.early {
+			return err
+		}
 		var hub string
 		var e Entry
 		at := []any{r.Backbone.String(), r.Session.String(), r.Sequence + 1}
 		const next = "FROM early WHERE backbone = $1 AND session = $2 AND sequence = $3"
-		err := t.QueryRowContext(ctx, "SELECT hub, entry, grant_text, signed "+next, at...).Scan(&hub, &e.ID, &e.Grant, &e.Report)
+		err = t.QueryRowContext(ctx, "SELECT hub, entry, grant_text, signed "+next, at...).Scan(&hub, &e.ID, &e.Grant, &e.Report)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
 		}
@@ -61,7 +70,7 @@ func (w *Wallet) follow(ctx context.Context, t *tx, r Report, got *Polled) error
 		if err != nil {
 			return err
 		}
-		v := w.verify(e)
+		v := w.verify(e, nil)
 		reward, credited, err := w.credit(ctx, t, hub, v)
 		became := "it has come, and this one is credited"
 		if refusal(err) {

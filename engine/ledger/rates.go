@@ -30,14 +30,9 @@ func (w *Wallet) SetRate(ctx context.Context, p Price) error {
 			return fmt.Errorf("%w: there are reports or a rate of a later time; the first time that is free is %s",
 				ErrRate, time.UnixMilli(last).UTC().Format(time.RFC3339Nano))
 		}
+		t.know().rates = nil
 		return t.exec(ctx, "INSERT INTO rates (since, nkvr) VALUES ($1, $2)", since, int64(p.Rate))
 	})
-}
-
-// rateAt is what a byte of a report of that time earns.
-func rateAt(ctx context.Context, t *tx, at time.Time) (n NKVR, err error) {
-	err = t.QueryRowContext(ctx, "SELECT nkvr FROM rates WHERE since <= $1 ORDER BY since DESC LIMIT 1", at.UnixMilli()).Scan(&n)
-	return n, err
 }
 
 // Rates returns all rates, the newest first.

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -11,24 +12,39 @@ import (
 type into struct {
 	table   string
 	columns string
-	already string // what becomes of a row that is there already
 }
 
 // What rows are gathered for. They are inserted in this order, so that what a row refers to is there.
 const (
 	hubReports = iota
 	hubStatements
+	walletAccounts
+	walletReports
+	walletTransfers
+	walletEntries
+	walletStatements
 	intos
 )
 
 var gathered = [intos]into{
-	hubReports:    {"reports", "id, session, sequence, worker, picks, bytes, signed, mark", ""},
-	hubStatements: {"statements", "id, session, sequence, signed, mark", ""},
+	hubReports:      {"reports", "id, session, sequence, worker, picks, bytes, signed, mark"},
+	hubStatements:   {"statements", "id, session, sequence, signed, mark"},
+	walletAccounts:  {"accounts", "id, kind, owner, balance"},
+	walletReports:   {"reports", "verdict, said_by, id, hub, backbone, session, sequence, worker, at, picks, bytes, nkvr, funded, signed, hash"},
+	walletTransfers: {"transfers", "id, report, kind"},
+	walletEntries:   {"entries", "id, transfer, account, nkvr"},
+	walletStatements: {
+		"statements", "id, hub, worker, backbone, session, sequence, hash, opinion, answered, signed",
+	},
 }
 
-// rowsMax is how many rows of a table are gathered at most, and how many a single statement inserts at most. It is a
-// power of two, as every number of rows of a statement is: so there are few statements.
-const rowsMax = 128
+const (
+	// rowsMax is how many rows of a table are gathered at most.
+	rowsMax = 2048
+	// atOnce is how many rows a statement inserts at most. It is a power of two, as every number of rows of a
+	// statement is: so there are few statements.
+	atOnce = 128
+)
 
 // put has a row inserted, some time before anything else is read or written, and before the end.
 func (t *tx) put(ctx context.Context, where int, values ...any) error {
@@ -40,7 +56,27 @@ func (t *tx) put(ctx context.Context, where int, values ...any) error {
 	return t.flush(ctx)
 }
 
-// flush inserts what was gathered.
+// changes are numbers that rows of a table get, by the rows' ids: a statement for many, as a JSON object.
+type changes map[int64]int64
+
+func (c changes) json() string {
+	text := make([]byte, 0, 32*len(c))
+	for id, to := range c {
+		text = append(text, ",\""...)
+		text = strconv.AppendInt(text, id, 10)
+		text = append(text, "\":"...)
+		text = strconv.AppendInt(text, to, 10)
+	}
+	return "{" + string(text[1:]) + "}"
+}
+
+// A number in a JSON object, and its name, in words that both databases know.
+const (
+	jsonValue = "CAST(CAST(j.value AS TEXT) AS BIGINT)"
+	jsonName  = "CAST(j.key AS BIGINT)"
+)
+
+// flush inserts what was gathered, and makes the changes.
 func (t *tx) flush(ctx context.Context) error {
 	for where := range t.rows {
 		values := t.rows[where]
@@ -48,7 +84,7 @@ func (t *tx) flush(ctx context.Context) error {
 			continue
 		}
 		t.rows[where] = values[:0]
-		for width, n := strings.Count(gathered[where].columns, ",")+1, rowsMax; len(values) > 0; {
+		for width, n := strings.Count(gathered[where].columns, ",")+1, atOnce; len(values) > 0; {
 			for n*width > len(values) {
 				n /= 2
 			}
@@ -58,7 +94,8 @@ func (t *tx) flush(ctx context.Context) error {
 			values = values[n*width:]
 		}
 	}
-	return nil
+	t.flushed++
+	return t.book.flush(ctx, t)
 }
 
 // inserts returns the statement that inserts a number of rows.
@@ -88,7 +125,7 @@ func (f *file) inserts(where, rows int) string {
 			n++
 		}
 	}
-	query.WriteString(")" + to.already)
+	query.WriteByte(')')
 	f.w.texts[key] = query.String()
 	return f.w.texts[key]
 }
@@ -98,5 +135,6 @@ func (t *tx) forget() {
 	for where := range t.rows {
 		t.rows[where] = t.rows[where][:0]
 	}
-	t.chains, t.next = nil, 0
+	t.flushed++
+	t.chains, t.next, t.book = nil, 0, nil
 }

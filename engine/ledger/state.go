@@ -10,16 +10,25 @@ import (
 // state enters what a worker says of a report, which may come later. It returns true for what is new.
 func (w *Wallet) state(ctx context.Context, t *tx, hub string, v verified) (fresh bool, err error) {
 	s := &v.statement
-	args := []any{s.Backbone.String(), s.Session.String(), s.Sequence, s.Worker.String()}
-	stored, err := samePlace(ctx, t, s, `SELECT signed FROM statements
-		WHERE backbone = $1 AND session = $2 AND sequence = $3 AND worker = $4`, args...)
-	if stored || err != nil {
+	p, err := t.work(ctx, work{s.Backbone, s.Session}, 0)
+	if err != nil {
 		return false, err
 	}
-	_, err = t.insert(ctx, `INSERT INTO statements (id, backbone, session, sequence, worker, hub, hash, opinion, answered, signed)
-		SELECT coalesce(max(id), 0) + 1, $1, $2, $3, $4, $5, $6, $7, $8, $9 FROM statements RETURNING id`,
-		append(args, hub, s.Report.hex(), int64(s.Opinion), s.Answered, v.Statement)...)
-	return err == nil, err
+	backbone, session, worker := s.Backbone.String(), s.Session.String(), s.Worker.String()
+	if s.Sequence <= p.stated {
+		stored, err := samePlace(ctx, t, s, `SELECT signed FROM statements
+			WHERE backbone = $1 AND session = $2 AND sequence = $3 AND worker = $4`, backbone, session, s.Sequence, worker)
+		if stored || err != nil {
+			return false, err
+		}
+	}
+	id, err := t.id(ctx, walletStatements)
+	if err != nil {
+		return false, err
+	}
+	p.stated = max(p.stated, s.Sequence)
+	return true, t.put(ctx, walletStatements, id, hub, worker, backbone, session, s.Sequence, s.Report.hex(), int64(s.Opinion),
+		s.Answered, v.Statement)
 }
 
 // about joins statements s with the reports r that they are about: those of the worker whose work it is.

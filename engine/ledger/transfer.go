@@ -2,10 +2,8 @@ package ledger
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
-	"math"
 
 	"kvasir/wire/seal"
 )
@@ -30,8 +28,10 @@ type account struct {
 
 // enter makes the two entries of a transfer. Balances have been looked at: it overflows nothing.
 func (m transfer) enter(ctx context.Context, t *tx) error {
-	id, err := t.insert(ctx, `INSERT INTO transfers (id, report, kind)
-		SELECT coalesce(max(id), 0) + 1, $1, $2 FROM transfers RETURNING id`, m.report, m.kind)
+	id, err := t.id(ctx, walletTransfers)
+	if err == nil {
+		err = t.put(ctx, walletTransfers, id, m.report, m.kind)
+	}
 	if err != nil {
 		return err
 	}
@@ -42,32 +42,29 @@ func (m transfer) enter(ctx context.Context, t *tx) error {
 }
 
 func (a account) post(ctx context.Context, t *tx, transfer int64, amount NKVR) error {
-	balance, err := a.balance(ctx, t)
+	h, err := t.holding(ctx, a)
 	if err != nil {
 		return err
 	}
-	if balance, err = add(balance, amount); err != nil {
-		return err
-	}
-	id, err := t.insert(ctx, `INSERT INTO accounts (id, kind, owner, balance)
-		SELECT coalesce(max(id), 0) + 1, $1, $2, $3 FROM accounts WHERE true
-		ON CONFLICT (kind, owner) DO UPDATE SET balance = excluded.balance RETURNING id`,
-		a.kind, a.owner.String(), int64(balance))
+	balance, err := add(h.balance, amount)
 	if err != nil {
 		return err
 	}
-	_, err = t.insert(ctx, `INSERT INTO entries (id, transfer, account, nkvr)
-		SELECT coalesce(max(id), 0) + 1, $1, $2, $3 FROM entries RETURNING id`, transfer, id, int64(amount))
-	return err
-}
-
-func (a account) balance(ctx context.Context, t *tx) (n NKVR, err error) {
-	err = t.QueryRowContext(ctx, "SELECT balance FROM accounts WHERE kind = $1 AND owner = $2", a.kind, a.owner.String()).
-		Scan(&n)
-	if errors.Is(err, sql.ErrNoRows) {
-		return 0, nil
+	if h.id == 0 {
+		if h.id, err = t.id(ctx, walletAccounts); err != nil {
+			return err
+		}
+		if err := t.put(ctx, walletAccounts, h.id, a.kind, a.owner.String(), int64(0)); err != nil {
+			return err
+		}
 	}
-	return n, err
+	h.balance = balance
+	t.know().balances[h.id] = int64(balance)
+	id, err := t.id(ctx, walletEntries)
+	if err != nil {
+		return err
+	}
+	return t.put(ctx, walletEntries, id, transfer, h.id, int64(amount))
 }
 
 // row is a stored report, as far as it is money.
@@ -97,12 +94,17 @@ func (w *Wallet) credit(ctx context.Context, t *tx, hub string, v verified) (rew
 		return 0, false, v.err
 	}
 	r := &v.report
-	stored, err := place(ctx, t, head{sequence: math.MaxInt64}, r, v.Report, "SELECT sequence, signed FROM reports WHERE backbone = $1 AND session = $2",
-		r.Backbone.String(), r.Session.String())
+	p, err := t.work(ctx, work{r.Backbone, r.Session}, r.Holds)
+	if err != nil {
+		return 0, false, err
+	}
+	backbone, session := r.Backbone.String(), r.Session.String()
+	stored, err := place(ctx, t, p.head, r, v.Report, "SELECT sequence, signed FROM reports WHERE backbone = $1 AND session = $2",
+		backbone, session)
 	if stored || err != nil {
 		return 0, false, err
 	}
-	rate, err := rateAt(ctx, t, r.Time)
+	rate, err := t.rateAt(ctx, r.Time)
 	if err != nil {
 		return 0, false, err
 	}
@@ -110,18 +112,22 @@ func (w *Wallet) credit(ctx context.Context, t *tx, hub string, v verified) (rew
 	if in.funded, err = in.affordable(ctx, t); err != nil {
 		return 0, false, err
 	}
-	funded := 0
+	funded := int64(0)
 	if in.funded {
 		funded = 1
 	}
-	in.id, err = t.insert(ctx, `INSERT INTO reports
-		(id, hub, backbone, session, sequence, worker, at, picks, bytes, nkvr, funded, verdict, said_by, signed, hash)
-		SELECT coalesce(max(id), 0) + 1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 'pending', 0, $11, $12 FROM reports RETURNING id`,
-		hub, r.Backbone.String(), r.Session.String(), r.Sequence, r.Worker.String(), r.Time.UnixMilli(), v.total.Picks, v.total.Bytes,
-		int64(in.nkvr), funded, v.Report, HashOf(v.Report).hex())
+	if in.id, err = t.id(ctx, walletReports); err != nil {
+		return 0, false, err
+	}
+	worker := r.Worker.String()
+	n := waiting{row: in, sequence: r.Sequence, owner: worker, signed: v.Report, rate: rate}
+	n.flushed, n.slot = t.flushed, len(t.rows[walletReports])
+	err = t.put(ctx, walletReports, "pending", int64(0), in.id, hub, backbone, session, r.Sequence, worker, r.Time.UnixMilli(),
+		v.total.Picks, v.total.Bytes, int64(in.nkvr), funded, v.Report, HashOf(v.Report).hex())
 	if err != nil {
 		return 0, false, err
 	}
+	p.head, p.pending = head{r.Sequence, v.Report}, append(p.pending, n)
 	if in.funded {
 		if err := in.credit().enter(ctx, t); err != nil {
 			return 0, false, err
@@ -133,65 +139,90 @@ func (w *Wallet) credit(ctx context.Context, t *tx, hub string, v verified) (rew
 // affordable reports whether the backbone's limit allows a credit. It returns ErrOverflow where an account
 // could not hold what it would have then, or later, when it is settled.
 func (r *row) affordable(ctx context.Context, t *tx) (bool, error) {
-	owed, err := account{"backbone", r.backbone}.balance(ctx, t)
+	owed, err := t.holding(ctx, account{"backbone", r.backbone})
 	if err != nil {
 		return false, err
 	}
-	after, err := add(owed, -r.nkvr)
+	after, err := add(owed.balance, -r.nkvr)
 	if err != nil {
 		return false, err
 	}
 	all := r.nkvr
 	for _, kind := range []string{"pending", "settled"} {
-		has, err := account{kind, r.worker}.balance(ctx, t)
+		has, err := t.holding(ctx, account{kind, r.worker})
 		if err != nil {
 			return false, err
 		}
-		if all, err = add(all, has); err != nil {
+		if all, err = add(all, has.balance); err != nil {
 			return false, err
 		}
 	}
-	var limit NKVR
-	err = t.QueryRowContext(ctx, "SELECT nkvr FROM limits WHERE backbone = $1", r.backbone.String()).Scan(&limit)
-	if errors.Is(err, sql.ErrNoRows) {
-		return true, nil // nobody has set one
-	}
-	return -after <= limit, err
+	limit, err := t.limit(ctx, r.backbone)
+	return limit < 0 || -after <= limit, err
 }
 
 // conclude draws what a new report says of those before it: one wrong row voids all that its backbone has
 // not settled of the worker, the new report's own picks with it; else those settle which hold.
 func conclude(ctx context.Context, t *tx, id int64, r *Report) error {
-	query, verdict := `SELECT id, nkvr, funded, `+says+` FROM reports
-		WHERE backbone = $1 AND worker = $2 AND session = $3 AND sequence <= $4 AND verdict = 'pending' ORDER BY id`, "settled"
-	args := []any{r.Backbone.String(), r.Worker.String(), r.Session.String(), r.Holds}
 	if r.Wrong > 0 {
-		query, verdict = `SELECT id, nkvr, funded, `+says+` FROM reports
-			WHERE backbone = $1 AND worker = $2 AND verdict = 'pending' ORDER BY id`, "voided"
-		args = args[:2]
+		return void(ctx, t, id, r)
 	}
-	rows, err := pick(ctx, t, r.Backbone, r.Worker, query, args...)
+	p, err := t.work(ctx, work{r.Backbone, r.Session}, r.Holds)
+	if err != nil {
+		return err
+	}
+	worker, left := r.Worker.String(), p.pending[:0:0]
+	for i := range p.pending {
+		n := &p.pending[i]
+		if n.sequence > r.Holds || n.owner != worker {
+			left = append(left, *n)
+			continue
+		}
+		n.backbone, n.worker = r.Backbone, r.Worker
+		if err := n.genuine(n.signed, n.rate); err != nil {
+			return err
+		}
+		t.settle(n, id)
+		if !n.funded {
+			continue
+		}
+		if err := n.settle().enter(ctx, t); err != nil {
+			return err
+		}
+	}
+	p.pending = left
+	return nil
+}
+
+// settle enters the verdict on a report, in its row where that was not inserted yet.
+func (t *tx) settle(n *waiting, by int64) {
+	if n.flushed == t.flushed && n.slot < len(t.rows[walletReports]) {
+		t.rows[walletReports][n.slot], t.rows[walletReports][n.slot+1] = "settled", by
+		return
+	}
+	t.wrote = true
+	t.know().settled[n.id] = by
+}
+
+// void takes back all that a backbone has not settled of a worker.
+func void(ctx context.Context, t *tx, id int64, r *Report) error {
+	rows, err := pick(ctx, t, r.Backbone, r.Worker, `SELECT id, nkvr, funded, `+says+` FROM reports
+		WHERE backbone = $1 AND worker = $2 AND verdict = 'pending' ORDER BY id`, r.Backbone.String(), r.Worker.String())
 	if err != nil {
 		return err
 	}
 	for _, p := range rows {
-		if err := t.exec(ctx, "UPDATE reports SET verdict = $1, said_by = $2 WHERE id = $3", verdict, id, p.id); err != nil {
+		if err := t.exec(ctx, "UPDATE reports SET verdict = 'voided', said_by = $1 WHERE id = $2", id, p.id); err != nil {
 			return err
 		}
 		if !p.funded {
 			continue
 		}
-		move := p.settle()
-		if r.Wrong > 0 {
-			move = p.void()
-		}
-		if err := move.enter(ctx, t); err != nil {
+		if err := p.void().enter(ctx, t); err != nil {
 			return err
 		}
 	}
-	if r.Wrong > 0 { // it owes less now
-		_, err = fund(ctx, t, r.Backbone)
-	}
+	_, err = fund(ctx, t, r.Backbone) // it owes less now
 	return err
 }
 
@@ -244,19 +275,26 @@ func (w *Wallet) Grant(ctx context.Context, backbone seal.PublicKey, limit NKVR)
 		return 0, fmt.Errorf("%w: a limit of %d nKVR", ErrOverflow, int64(limit))
 	}
 	err = w.file.update(ctx, func(t *tx) error {
-		err := t.exec(ctx, `INSERT INTO limits (backbone, nkvr) VALUES ($1, $2)
-			ON CONFLICT (backbone) DO UPDATE SET nkvr = excluded.nkvr`, backbone.String(), int64(limit))
-		if err != nil {
-			return err
-		}
-		credited, err = fund(ctx, t, backbone)
+		credited, err = grant(ctx, t, backbone, limit)
 		return err
 	})
 	return credited, err
 }
 
+// grant is Grant in a transaction.
+func grant(ctx context.Context, t *tx, backbone seal.PublicKey, limit NKVR) (credited NKVR, err error) {
+	err = t.exec(ctx, `INSERT INTO limits (backbone, nkvr) VALUES ($1, $2)
+		ON CONFLICT (backbone) DO UPDATE SET nkvr = excluded.nkvr`, backbone.String(), int64(limit))
+	if err != nil {
+		return 0, err
+	}
+	t.know().limits[backbone] = limit
+	return fund(ctx, t, backbone)
+}
+
 // fund credits what waits for a backbone's limit, as far as that goes.
 func fund(ctx context.Context, t *tx, backbone seal.PublicKey) (credited NKVR, err error) {
+	defer func() { clear(t.know().works) }() // there may be more that is funded, and less that is pending
 	waiting, err := waitingOf(ctx, t, backbone)
 	if err != nil {
 		return 0, err

@@ -37,9 +37,9 @@ var checks = []check{
 		HAVING count(t.id) <> r.funded * CASE r.verdict WHEN 'pending' THEN 1 ELSE 2 END
 			OR count(t.id) <> (SELECT count(*) FROM transfers a WHERE a.report = r.id)
 		ORDER BY r.id LIMIT 1`},
-	{"account", `SELECT a.id, a.balance, coalesce(sum(e.nkvr), 0) FROM accounts a
-		LEFT JOIN entries e ON e.account = a.id GROUP BY a.id, a.balance
-		HAVING a.balance <> coalesce(sum(e.nkvr), 0) ORDER BY a.id LIMIT 1`},
+	{"account", `SELECT a.id, a.balance, coalesce(e.nkvr, 0) FROM accounts a
+		LEFT JOIN (SELECT account, sum(nkvr) AS nkvr FROM entries GROUP BY account) e ON e.account = a.id
+		WHERE a.balance <> coalesce(e.nkvr, 0) ORDER BY a.id LIMIT 1`},
 }
 
 // Verify reads all the books and checks that they balance. It returns ErrUnbalanced for the first

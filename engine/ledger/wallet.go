@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"kvasir/wire/seal"
@@ -80,7 +83,7 @@ func (w *Wallet) Poll(ctx context.Context, hub string, feed Feed) (sum Polled, e
 		if len(page.Entries) == 0 {
 			return sum, nil
 		}
-		if err := w.take(ctx, hub, at.ID, page.Entries, &sum); err != nil {
+		if err := w.take(ctx, hub, at.ID, w.verifyAll(page.Entries), &sum); err != nil {
 			return sum, err
 		}
 	}
@@ -151,7 +154,8 @@ type verified struct {
 	err       error
 }
 
-func (w *Wallet) verify(e Entry) verified {
+// verify checks an entry. Grants that are known to be the root's are in known.
+func (w *Wallet) verify(e Entry, known map[string]*seal.Grant) verified {
 	v := verified{Entry: e}
 	if len(e.Statement) > 0 && len(e.Report) == 0 {
 		if v.statement, v.err = VerifyStatement(e.Statement); v.err == nil {
@@ -163,12 +167,36 @@ func (w *Wallet) verify(e Entry) verified {
 		return v
 	}
 	if v.total, v.err = v.report.Total(); v.err == nil {
-		v.err = w.granted(e.Grant, &v.report)
+		v.err = w.granted(e.Grant, known[e.Grant], &v.report)
 	}
 	if v.err == nil {
 		v.err = w.past(v.report.Time)
 	}
 	return v
+}
+
+// verifyAll checks entries, on all processors: signatures take time.
+func (w *Wallet) verifyAll(entries []Entry) []verified {
+	known := map[string]*seal.Grant{} // there are few
+	for _, e := range entries {
+		if known[e.Grant] == nil && e.Grant != "" {
+			if g, err := w.grant(e.Grant); err == nil {
+				known[e.Grant] = &g
+			}
+		}
+	}
+	page := make([]verified, len(entries))
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(entries)) {
+		wg.Go(func() {
+			for i := int(next.Add(1)) - 1; i < len(entries); i = int(next.Add(1)) - 1 {
+				page[i] = w.verify(entries[i], known)
+			}
+		})
+	}
+	wg.Wait()
+	return page
 }
 
 func (w *Wallet) past(at time.Time) error {
@@ -178,24 +206,37 @@ func (w *Wallet) past(at time.Time) error {
 	return nil
 }
 
-// granted checks that the root has made the key under a report a backbone's, at the time of the report.
-func (w *Wallet) granted(text string, r *Report) error {
+// grant reads a grant of the root.
+func (w *Wallet) grant(text string) (g seal.Grant, err error) {
 	if len(text) > grantMax {
-		return fmt.Errorf("%w: grant of %d bytes", ErrNotGranted, len(text))
+		return g, fmt.Errorf("%w: grant of %d bytes", ErrNotGranted, len(text))
 	}
-	g, err := seal.ParseGrant(text)
-	if err == nil {
+	if g, err = seal.ParseGrant(text); err == nil {
 		err = g.Verify(w.root)
 	}
-	if err == nil {
-		err = g.CheckTime(r.Time)
+	if err != nil {
+		err = fmt.Errorf("%w: %w", ErrNotGranted, err)
 	}
+	return g, err
+}
+
+// granted checks that the root has made the key under a report a backbone's, at the time of the report. A grant
+// that is known was read before.
+func (w *Wallet) granted(text string, known *seal.Grant, r *Report) error {
+	if known == nil {
+		g, err := w.grant(text)
+		if err != nil {
+			return err
+		}
+		known = &g
+	}
+	err := known.CheckTime(r.Time)
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrNotGranted, err)
-	case g.Role != seal.Backbone:
+	case known.Role != seal.Backbone:
 		return fmt.Errorf("%w: the grant is for another role", ErrNotGranted)
-	case g.Key != r.Backbone:
+	case known.Key != r.Backbone:
 		return fmt.Errorf("%w: the grant is for another key", ErrNotGranted)
 	}
 	return nil
@@ -203,50 +244,78 @@ func (w *Wallet) granted(text string, r *Report) error {
 
 // take enters a page that begins after the watermark, and moves the watermark, in one transaction.
 // Where another Poll was quicker it does nothing.
-func (w *Wallet) take(ctx context.Context, hub string, after int64, entries []Entry, sum *Polled) error {
-	page := make([]verified, len(entries)) // outside the transaction: signatures take time
-	for i, e := range entries {
-		page[i] = w.verify(e)
+func (w *Wallet) take(ctx context.Context, hub string, after int64, page []verified, sum *Polled) error {
+	e := &entering{w: w, hub: hub, after: after, page: page}
+	err := w.file.update(ctx, func(t *tx) error { return e.enter(ctx, t) })
+	if errors.Is(err, ErrDamaged) && !errors.Is(err, ErrUnwritten) { // of the page's entries, one or more
+		e.care = true
+		err = w.file.update(ctx, func(t *tx) error { return e.enter(ctx, t) })
 	}
-	var got Polled
-	var refused []verified
-	err := w.file.update(ctx, func(t *tx) error {
-		got, refused = Polled{}, nil
-		if err := t.exec(ctx, "INSERT INTO feeds (hub, watermark) VALUES ($1, 0) ON CONFLICT DO NOTHING", hub); err != nil {
-			return err
-		}
-		var at int64
-		if err := t.QueryRowContext(ctx, "SELECT watermark FROM feeds WHERE hub = $1", hub).Scan(&at); err != nil || at != after {
-			return err
-		}
-		for _, v := range page {
-			err := w.whole(ctx, t, hub, v, &got)
-			if refusal(err) || errors.Is(err, ErrDamaged) {
-				v.err = err
-				refused = append(refused, v)
-				err = refuse(ctx, t, hub, v.ID, err)
-			}
-			if err != nil {
-				return err
-			}
-		}
-		last := entries[len(entries)-1]
-		return t.exec(ctx, "UPDATE feeds SET watermark = $1, hash = $2 WHERE hub = $3", last.ID, last.mark().hex(), hub)
-	})
 	if err != nil {
 		return err
 	}
-	for _, v := range refused {
+	for _, v := range e.refused {
 		w.refused.add(v.err)
 		w.log.Warn("entry refused", "hub", hub, "entry", v.ID, "error", v.err)
 	}
-	sum.Entries += got.Entries
-	sum.Credited += got.Credited
-	sum.Stated += got.Stated
-	sum.Disputed += got.Disputed
-	sum.Refused += len(refused)
-	sum.Reward += got.Reward
+	sum.Entries += e.got.Entries
+	sum.Credited += e.got.Credited
+	sum.Stated += e.got.Stated
+	sum.Disputed += e.got.Disputed
+	sum.Refused += len(e.refused)
+	sum.Reward += e.got.Reward
 	return nil
+}
+
+// entering is a page that is entered. With care, nothing stays of an entry that a damaged row stands in the way
+// of; without, the transaction is given up there.
+type entering struct {
+	w     *Wallet
+	hub   string
+	after int64
+	page  []verified
+	care  bool
+
+	got     Polled
+	refused []verified
+}
+
+// enter enters the page.
+func (e *entering) enter(ctx context.Context, t *tx) error {
+	e.got, e.refused = Polled{}, nil
+	if err := t.exec(ctx, "INSERT INTO feeds (hub, watermark) VALUES ($1, 0) ON CONFLICT DO NOTHING", e.hub); err != nil {
+		return err
+	}
+	var at int64
+	if err := t.QueryRowContext(ctx, "SELECT watermark FROM feeds WHERE hub = $1", e.hub).Scan(&at); err != nil || at != e.after {
+		return err
+	}
+	if !e.care {
+		if err := t.read(ctx, e.page); err != nil {
+			return err
+		}
+	}
+	for _, v := range e.page {
+		err := e.one(ctx, t, v)
+		if refusal(err) || e.care && errors.Is(err, ErrDamaged) {
+			v.err = err
+			e.refused = append(e.refused, v)
+			err = refuse(ctx, t, e.hub, v.ID, err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	last := e.page[len(e.page)-1]
+	return t.exec(ctx, "UPDATE feeds SET watermark = $1, hash = $2 WHERE hub = $3", last.ID, last.mark().hex(), e.hub)
+}
+
+// one enters an entry.
+func (e *entering) one(ctx context.Context, t *tx, v verified) error {
+	if e.care {
+		return e.w.whole(ctx, t, e.hub, v, &e.got)
+	}
+	return e.w.one(ctx, t, e.hub, v, &e.got)
 }
 
 // whole is one, of which nothing stays where a damaged row stands in the way: all that depends on it is refused,

@@ -287,7 +287,7 @@ func TestPageIsDroppedWhenTheWatermarkHasMoved(t *testing.T) {
 		poll(t, w, feed[:1])
 		wantError(t, w.rewind(t.Context(), "hub", 1, "has less"), ErrFeedBack)
 		var sum Polled
-		must(t, w.take(t.Context(), "hub", 1, feed[1:], &sum))
+		must(t, w.take(t.Context(), "hub", 1, w.verifyAll(feed[1:]), &sum))
 		if at, err := w.watermark(t.Context(), "hub"); at != (Mark{}) || sum != (Polled{}) || err != nil {
 			t.Fatalf("watermark %+v, %+v, %v", at, sum, err)
 		}

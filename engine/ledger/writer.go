@@ -284,7 +284,9 @@ type tx struct {
 	step  func(string)
 	wrote bool // in this job
 
-	rows [intos][]any // to be inserted
+	rows    [intos][]any // to be inserted
+	flushed uint64       // times that they were
+	book    *book        // nil: nothing is known of a wallet's database
 
 	// What is known of a hub's database, with the rows above.
 	chains map[SessionID]*chain
@@ -398,7 +400,6 @@ func (s scanner) Scan(to ...any) (err error) {
 	if err := s.rows.Scan(to...); err != nil {
 		return err
 	}
-	s.rows.Next() // a statement that writes is done when it has no more rows
 	return s.rows.Err()
 }
 
@@ -424,12 +425,4 @@ func (t *tx) send(ctx context.Context, query string, args []any) error {
 	}
 	t.step(query)
 	return err
-}
-
-// insert runs a statement that ends in RETURNING id.
-func (t *tx) insert(ctx context.Context, query string, args ...any) (id int64, err error) {
-	t.wrote = true
-	err = t.QueryRowContext(ctx, query, args...).Scan(&id)
-	t.step(query)
-	return id, err
 }
