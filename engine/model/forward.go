@@ -257,6 +257,9 @@ func (w *work) logits() {
 // headRoom is how many logits are computed at a time, if that is 16 rows of them.
 const headRoom = 16 << 20
 
+// sinkInline is how many logits are given to their steps by one goroutine: for fewer, others begin too late.
+const sinkInline = 1 << 16
+
 // head computes the logits of rows, and gives them to their steps.
 func (w *work) head(rows []int) {
 	m := w.m
@@ -287,13 +290,20 @@ func (w *work) head(rows []int) {
 			w.ends = append(w.ends, k+1)
 		}
 	}
-	w.each(len(w.ends), len(w.out)*8, func(_ *worker, i int) {
+	steps := func(i int) {
 		lo := 0
 		if i > 0 {
 			lo = w.ends[i-1]
 		}
 		give(lo, w.ends[i])
-	})
+	}
+	if len(w.out) < sinkInline {
+		for i := range w.ends {
+			steps(i)
+		}
+		return
+	}
+	w.apart(len(w.ends), steps)
 }
 
 // fail records what is wrong with a row; the first fault of a sequence stands.

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"kvasir/kernels/cpu"
 	"kvasir/kernels/variant"
 	"kvasir/kernels/vector"
 )
@@ -16,6 +17,8 @@ func attentionWork(t *testing.T, kv KVFormat, v variant.Variant, positions, rows
 	t.Helper()
 	c := Config{Arch: Qwen3MoE, Layers: 1, Heads: 6, KVHeads: 2, HeadDim: 32, Recurrent: []bool{false}}
 	m := &Model{Config: c, layout: newLayout(&c, kv, StateF32), ops: vector.For(v), rope: &rope{}}
+	m.backend = cpu.New(v, 2)
+	t.Cleanup(m.backend.Close)
 	seq, err := m.NewMemory(0).NewSequence()
 	if err != nil {
 		t.Fatal(err)

@@ -133,34 +133,51 @@ func room(s []float32, n int) []float32 {
 	return s[:n]
 }
 
-// inline is the amount of work, in multiply-adds, below which starting goroutines costs more than it gains.
-const inline = 1 << 19
+// inline is the amount of work, in multiply-adds, below which calling other threads costs more than it gains.
+const inline = 1 << 16
 
-// split calls fn for contiguous shares of 0 to n, one a worker, and waits. ops is the whole work in
-// multiply-adds. Shares decide who computes a value, never what it is.
+// shares is how many each thread gets of what is split, so that one that begins late takes fewer.
+const shares = 4
+
+// split calls fn for contiguous shares of 0 to n and waits. ops is the whole work in multiply-adds. Shares
+// decide who computes a value, never what it is.
 func (w *work) split(n, ops int, fn func(wk *worker, lo, hi int)) {
-	workers := min(len(w.workers), n)
-	if workers < 2 || ops < inline {
+	if len(w.workers) < 2 || ops < inline {
 		fn(w.workers[0], 0, n)
 		return
 	}
-	var wg sync.WaitGroup
-	for i := 1; i < workers; i++ {
-		wg.Go(func() { fn(w.workers[i], n*i/workers, n*(i+1)/workers) })
-	}
-	fn(w.workers[0], 0, n/workers)
-	wg.Wait()
+	parts := min(n, shares*len(w.workers))
+	w.m.backend.Each(parts, func(thread, i int) {
+		fn(w.workers[thread], n*i/parts, n*(i+1)/parts)
+	})
 }
 
-// each calls fn for each of 0 to n-1, which may differ in work, shared out among the workers one by one,
-// and waits. ops is as for split.
+// each calls fn for each of 0 to n-1, which may differ in work, and waits. ops is as for split.
 func (w *work) each(n, ops int, fn func(wk *worker, i int)) {
-	var next atomic.Int64
-	w.split(min(n, len(w.workers)), ops, func(wk *worker, _, _ int) {
-		for i := int(next.Add(1) - 1); i < n; i = int(next.Add(1) - 1) {
-			fn(wk, i)
+	if len(w.workers) < 2 || ops < inline {
+		for i := range n {
+			fn(w.workers[0], i)
 		}
-	})
+		return
+	}
+	w.m.backend.Each(n, func(thread, i int) { fn(w.workers[thread], i) })
+}
+
+// apart calls fn for each of 0 to n-1 and waits, as each does, on goroutines of its own: fn is the caller's,
+// and may take long.
+func (w *work) apart(n int, fn func(i int)) {
+	var next atomic.Int64
+	some := func() {
+		for i := int(next.Add(1) - 1); i < n; i = int(next.Add(1) - 1) {
+			fn(i)
+		}
+	}
+	var wg sync.WaitGroup
+	for range min(len(w.workers), n) - 1 {
+		wg.Go(some)
+	}
+	some()
+	wg.Wait()
 }
 
 // acts are the inputs of matrices: rows of float32, and the forms in which matrices of different formats

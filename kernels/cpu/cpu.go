@@ -62,11 +62,11 @@ func (b *Backend) Threads() int { return len(b.team.workers) }
 
 // worker is the memory of one thread.
 type worker struct {
+	thread  int // which of the team
 	matmul  *matmul.Work
 	product matmul.Product
 	scratch ref.Scratch
-	weights []float32 // one row of weights as floats
-	rows    []float32 // rows that are multiplied with it
+	weights []float32 // floatRows rows of weights as floats
 	gate    []float32 // rows x hBlock
 	up      []float32
 	hidden  []float32 // hBlock
@@ -94,7 +94,7 @@ func (b *Backend) room(w *worker, rows, in, out int) {
 	w.x.rows = slices.Grow(w.x.rows[:0], rows)
 	w.out = grown(w.out, rows*out)
 	w.part = grown(w.part, rows*out)
-	w.rows, w.weights = grown(w.rows, rows*in), grown(w.weights, in)
+	w.weights = grown(w.weights, floatRows*in)
 }
 
 // grown returns s with length n; its values are stale.

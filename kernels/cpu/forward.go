@@ -126,7 +126,7 @@ func (c *call) prepare() {
 		c.hQ = grown(c.hQ, len(b.Expert)*l.length)
 		c.hScales = grown(c.hScales, len(b.Expert)*l.hFormat.Scales(l.length))
 	}
-	c.columns = min(panels(l.hidden), 4*l.b.Threads())
+	c.columns = min(panels(l.hidden), tasksEach*l.b.Threads())
 	width := matmul.PanelRows * (panels(l.hidden)/c.columns + 1)
 	for _, w := range l.b.team.workers {
 		l.b.room(w, rowsAtOnce, max(l.hidden, l.length), max(width, hBlock))

@@ -19,35 +19,42 @@ type job interface {
 // takes its next task before it begins one.
 type team struct {
 	workers []*worker
-	wake    []chan struct{} // of all workers but the first
-	ended   sync.WaitGroup  // their goroutines
+	helpers []*waiter      // of all workers but the first
+	ended   sync.WaitGroup // their goroutines
 
 	mu    sync.Mutex // held by run
 	job   job
 	tasks int64
 	next  atomic.Int64
-	busy  sync.WaitGroup
+	busy  atomic.Int64 // helpers at work
+	done  *waiter      // of run, for them
 }
 
 func newTeam(n int, newWorker func() *worker) *team {
-	t := &team{}
+	t := &team{done: newWaiter()}
 	for i := range n {
-		t.workers = append(t.workers, newWorker())
+		w := newWorker()
+		w.thread = i
+		t.workers = append(t.workers, w)
 		if i == 0 {
 			continue
 		}
-		wake := make(chan struct{}, 1)
-		t.wake = append(t.wake, wake)
-		t.ended.Go(func() { t.help(i, wake) })
+		h := newWaiter()
+		h.expect()
+		t.helpers = append(t.helpers, h)
+		t.ended.Go(func() { t.help(i, h) })
 	}
 	return t
 }
 
-// help is the goroutine of worker i, until wake is closed.
-func (t *team) help(i int, wake <-chan struct{}) {
-	for range wake {
+// help is the goroutine of worker i, until its waiter is closed.
+func (t *team) help(i int, h *waiter) {
+	for h.wait() {
 		t.work(t.workers[i])
-		t.busy.Done()
+		h.expect()
+		if t.busy.Add(-1) == 0 {
+			t.done.call()
+		}
 	}
 }
 
@@ -60,13 +67,16 @@ func (t *team) run(tasks int, j job) {
 	defer t.mu.Unlock()
 	t.job, t.tasks = j, int64(tasks)
 	t.next.Store(0)
-	helpers := t.wake[:min(len(t.wake), tasks-1)]
-	t.busy.Add(len(helpers))
-	for _, wake := range helpers {
-		wake <- struct{}{}
+	helpers := t.helpers[:min(len(t.helpers), tasks-1)]
+	t.busy.Store(int64(len(helpers)))
+	t.done.expect()
+	for _, h := range helpers {
+		h.call()
 	}
 	t.work(t.workers[0])
-	t.busy.Wait()
+	if len(helpers) > 0 {
+		t.done.wait()
+	}
 	t.job = nil
 }
 
@@ -93,8 +103,18 @@ func (t *team) work(w *worker) {
 
 // close ends the goroutines. Nothing runs any more.
 func (t *team) close() {
-	for _, wake := range t.wake {
-		close(wake)
+	for _, h := range t.helpers {
+		close(h.wake)
 	}
 	t.ended.Wait()
 }
+
+// Each calls do for 0 to n-1, in any order and at the same time, and returns when all is done. thread, below
+// Threads, is the same for calls that follow each other, and another one for those at the same time. do may
+// not use the backend.
+func (b *Backend) Each(n int, do func(thread, i int)) { b.team.run(n, eachJob(do)) }
+
+// eachJob is the job of Each.
+type eachJob func(thread, i int)
+
+func (j eachJob) do(w *worker, task, _ int) { j(w.thread, task) }
