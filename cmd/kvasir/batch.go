@@ -41,7 +41,8 @@ Examples:
 
     kvasir batch run questions.jsonl -o answers.jsonl
     kvasir batch submit questions.jsonl
-    kvasir batch watch BATCH`
+    kvasir batch watch questions.jsonl
+    kvasir batch fetch questions.jsonl -o answers.jsonl`
 }
 
 type batchRunCmd struct {
@@ -199,7 +200,12 @@ func (f *serverFlags) call(ctx context.Context, method, path, kind string, body 
 	return nil, nil
 }
 
-func (f *serverFlags) get(ctx context.Context, id string) (b batchState, err error) {
+// get asks how a batch stands, by its ID or by its file.
+func (f *serverFlags) get(ctx context.Context, given string) (b batchState, err error) {
+	id, err := f.find(ctx, given)
+	if err != nil {
+		return b, err
+	}
 	_, err = f.call(ctx, http.MethodGet, "batches/"+url.PathEscape(id), "", nil, &b)
 	return b, err
 }
@@ -270,7 +276,7 @@ func (c *batchSubmitCmd) Run(ctx context.Context, a *app) error {
 }
 
 type batchStatusCmd struct {
-	ID string `arg:"" optional:"" help:"The batch; without it, the newest ones." placeholder:"BATCH"`
+	ID string `arg:"" optional:"" help:"The batch, by its ID or by the file it was made of; without it, the newest ones." placeholder:"BATCH"`
 	serverFlags
 }
 
@@ -304,7 +310,7 @@ func (c *batchStatusCmd) Run(ctx context.Context, a *app) error {
 }
 
 type batchWatchCmd struct {
-	ID string `arg:"" help:"The batch." placeholder:"BATCH"`
+	ID string `arg:"" help:"The batch, by its ID or by the file it was made of." placeholder:"BATCH"`
 	serverFlags
 }
 
@@ -322,6 +328,7 @@ func (c *batchWatchCmd) Run(ctx context.Context, a *app) error {
 		case err != nil:
 			return err
 		}
+		c.ID = b.ID // also where another is made of the same file meanwhile
 		p.show(b.Counts.Total, b.Counts.Completed, b.Counts.Failed)
 		if b.done() {
 			p.end()
@@ -335,7 +342,7 @@ func (c *batchWatchCmd) Run(ctx context.Context, a *app) error {
 }
 
 type batchFetchCmd struct {
-	ID     string `arg:"" help:"The batch." placeholder:"BATCH"`
+	ID     string `arg:"" help:"The batch, by its ID or by the file it was made of." placeholder:"BATCH"`
 	Output string `short:"o" help:"File for the answers. Default: standard output." placeholder:"FILE"`
 	Failed bool   `help:"The lines that failed, in the place of the answers."`
 	serverFlags
@@ -375,14 +382,18 @@ func (c *batchFetchCmd) Run(ctx context.Context, a *app) error {
 }
 
 type batchCancelCmd struct {
-	ID string `arg:"" help:"The batch." placeholder:"BATCH"`
+	ID string `arg:"" help:"The batch, by its ID or by the file it was made of." placeholder:"BATCH"`
 	serverFlags
 }
 
 // Run ends a batch.
 func (c *batchCancelCmd) Run(ctx context.Context, a *app) error {
+	id, err := c.find(ctx, c.ID)
+	if err != nil {
+		return err
+	}
 	var b batchState
-	if _, err := c.call(ctx, http.MethodPost, "batches/"+url.PathEscape(c.ID)+"/cancel", "application/json", nil, &b); err != nil {
+	if _, err := c.call(ctx, http.MethodPost, "batches/"+url.PathEscape(id)+"/cancel", "application/json", nil, &b); err != nil {
 		return err
 	}
 	return c.print(a, &b)

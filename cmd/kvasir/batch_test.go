@@ -40,6 +40,13 @@ func TestBatchesOfAServer(t *testing.T) {
 	if o = kvasir(t, "batch", "status", server).wantDone(t); !strings.Contains(o.stdout, b.ID) {
 		t.Errorf("printed %q", o.stdout)
 	}
+	for _, args := range [][]string{{"status", in}, {"watch", filepath.Base(in)}} { // by the file it was made of
+		if o = kvasir(t, append([]string{"batch"}, append(args, server)...)...).wantDone(t); !strings.Contains(o.stdout, b.ID) {
+			t.Errorf("%s printed %q", args, o.stdout)
+		}
+	}
+	kvasir(t, "batch", "cancel", in, server).wantFailure(t, statusFailed, "has ended")
+	kvasir(t, "batch", "fetch", "other.jsonl", server).wantFailure(t, statusFailed, "no batch of a file", "other.jsonl", "kvasir batch status")
 	kvasir(t, "batch", "cancel", b.ID, server).wantFailure(t, statusFailed, "has ended")
 	kvasir(t, "batch", "status", "batch_x", server).wantFailure(t, statusFailed, "not found")
 	bad := writeFile(t, "bad.jsonl", []byte("[]\n"))

@@ -21,17 +21,19 @@ Example:
 
 // Help is printed by kvasir batch status --help.
 func (batchStatusCmd) Help() string {
-	return `Example:
+	return `Examples:
 
-    kvasir batch status`
+    kvasir batch status
+    kvasir batch status questions.jsonl`
 }
 
 // Help is printed by kvasir batch watch --help.
 func (batchWatchCmd) Help() string {
 	return `On a terminal it shows how far the batch is and when it will be done. The batch goes on without it.
 
-Example:
+Examples:
 
+    kvasir batch watch questions.jsonl
     kvasir batch watch BATCH`
 }
 
