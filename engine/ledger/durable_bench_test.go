@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,7 +12,7 @@ import (
 	"time"
 )
 
-// writersOfBench is how many backbones wait for their receipts at once.
+// writersOfBench is how many backbones give receipts of one feed.
 const writersOfBench = 128
 
 // BenchmarkDurableReceipts has many backbones give receipts to a hub, each waiting for the acknowledgement of one
@@ -20,12 +21,20 @@ const writersOfBench = 128
 // with a p99-ms of at most 20, or as much as the disk's own fsync-p99-ms makes it.
 //
 //	go test -run xxx -bench DurableReceipts -benchtime 30000x ./engine/ledger
+//
+// All that wait are in a queue, so twice as many wait twice as long.
 func BenchmarkDurableReceipts(b *testing.B) {
-	s := newSwarm(b, writersOfBench)
+	for _, writers := range []int{64, writersOfBench} {
+		b.Run(fmt.Sprintf("%d-wait", writers), func(b *testing.B) { durableReceipts(b, writers) })
+	}
+}
+
+func durableReceipts(b *testing.B, writers int) {
+	s := newSwarm(b, writers)
 	dir := b.TempDir()
 	h := openHub(b, filepath.Join(dir, "hub.db"))
-	each := b.N/writersOfBench + 1
-	receipts := make([][][]byte, writersOfBench)
+	each := b.N/writers + 1
+	receipts := make([][][]byte, writers)
 	for n := range receipts {
 		must(b, h.Begin(b.Context(), s.session(byte(n), n)))
 		r := s.reporter(byte(n), n)
@@ -36,7 +45,7 @@ func BenchmarkDurableReceipts(b *testing.B) {
 	sign := signatureTime(b, receipts[0][0])
 	fsync := bareFsync(b, dir)
 	before := h.file.w.groups.Load()
-	took := make([][]time.Duration, writersOfBench)
+	took := make([][]time.Duration, writers)
 	var failed atomic.Pointer[error]
 	b.ResetTimer()
 	start := time.Now()
