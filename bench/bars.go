@@ -112,20 +112,27 @@ func judge(r *KernelsReport, active variant.Variant) []BarResult {
 		switch {
 		case active != judged || !onAnchor && (b.of == ofTokens || b.of == ofPeak):
 			v.Verdict = reported
-		case x.Pairs < pairsLeast:
-			v.Verdict = few
-		case x.noisy():
-			v.Verdict = noisy
-		case v.Got == 0:
+		case v.Got == 0 && x.Pairs >= pairsLeast && !x.noisy():
 			v.Verdict = unknown
-		case v.Got >= v.Want:
-			v.Verdict = met
 		default:
-			v.Verdict = missed
+			v.Verdict = pairsVerdict(x.Pairs, x.noisy(), v.Got, v.Want)
 		}
 		list = append(list, v)
 	}
 	return list
+}
+
+// pairsVerdict is that on a figure of so many pairs, of which too few were kept where the machine was noisy.
+func pairsVerdict(pairs int, tooNoisy bool, got, want float64) string {
+	switch {
+	case pairs < pairsLeast:
+		return few
+	case tooNoisy:
+		return noisy
+	case got >= want:
+		return met
+	}
+	return missed
 }
 
 // at returns the result that a bar is for; nil: not measured. On a processor whose best is the variant of a

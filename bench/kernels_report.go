@@ -171,9 +171,12 @@ func NewKernelsTable(w io.Writer) *Table[KernelsResult] {
 }
 
 // share writes a share of a limit.
-func (x *KernelsResult) share(v float64) string {
+func (x *KernelsResult) share(v float64) string { return shareOf(v, x.noisy()) }
+
+// shareOf writes a share of a limit; 0: there is none.
+func shareOf(v float64, noisy bool) string {
 	switch {
-	case x.noisy():
+	case noisy:
 		return "noisy"
 	case v == 0:
 		return "-"

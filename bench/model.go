@@ -91,7 +91,7 @@ func (m Model) Check() error {
 		}
 	}
 	if len(m.Sequences) == 0 && m.Prefill == 0 {
-		return fmt.Errorf("%w: neither --sequences nor --prefill", ErrSettings)
+		return fmt.Errorf("%w: --sequences 0 leaves nothing to measure; want one number or more", ErrSettings)
 	}
 	if m.Budget < budgetLeast || m.Budget > budgetMost {
 		return fmt.Errorf("%w: --budget %v, want %v to %v", ErrSettings, m.Budget, budgetLeast, budgetMost)

@@ -69,17 +69,9 @@ func judgeModel(r *ModelReport) []ModelBar {
 		if b.limit == ofRead {
 			v.Share, v.Want = x.ReadShare, round(b.want*r.Machine.Read/anchorRead)
 		}
-		switch {
-		case x.Pairs < pairsLeast:
-			v.Verdict = few
-		case x.noisy():
-			v.Verdict = noisy
-		case v.Want == 0:
-			v.Verdict = unknown
-		case v.Got >= v.Want:
-			v.Verdict = met
-		default:
-			v.Verdict = missed
+		v.Verdict = pairsVerdict(x.Pairs, x.noisy(), v.Got, v.Want)
+		if v.Want == 0 && v.Verdict == met {
+			v.Verdict = unknown // there is no limit to compare with
 		}
 		list = append(list, v)
 	}

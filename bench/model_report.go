@@ -137,15 +137,7 @@ var modelColumns = []column[ModelResult]{
 func NewModelTable(w io.Writer) *Table[ModelResult] { return &Table[ModelResult]{w, modelColumns} }
 
 // share writes a share of a limit.
-func (x *ModelResult) share(v float64) string {
-	switch {
-	case x.noisy():
-		return "noisy"
-	case v == 0:
-		return "-"
-	}
-	return percent(100 * v)
-}
+func (x *ModelResult) share(v float64) string { return shareOf(v, x.noisy()) }
 
 // Empty reports whether nothing was measured.
 func (r *ModelReport) Empty() bool { return r == nil || len(r.Results) == 0 }

@@ -297,7 +297,7 @@ func TestModelSettingsThatCannotBe(t *testing.T) {
 	f("--prompt 0", func(m *Model) { m.Prompt = 0 })
 	f("--tokens 0", func(m *Model) { m.Tokens = 0 })
 	f("--prefill -1", func(m *Model) { m.Prefill = -1 })
-	f("neither", func(m *Model) { m.Sequences, m.Prefill = nil, 0 })
+	f("--sequences 0 leaves nothing", func(m *Model) { m.Sequences, m.Prefill = nil, 0 })
 	f("--budget", func(m *Model) { m.Budget = 0 })
 	m := smallModel()
 	m.Path = filepath.Join(t.TempDir(), "none.gguf")

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -33,8 +34,12 @@ func (p Path) check(rtts []time.Duration) error {
 		return fmt.Errorf("%w: --stall %v, want it shorter than the time from one to the next", ErrSettings, p.Stall)
 	case p.Jitter < 0:
 		return fmt.Errorf("%w: --jitter %v, want 0 or more", ErrSettings, p.Jitter)
-	case p.Up != 0 && p.Up < rateLeast, p.Down != 0 && p.Down < rateLeast:
-		return fmt.Errorf("%w: --up %v, --down %v, want %v or more, or none", ErrSettings, p.Up, p.Down, Rate(rateLeast))
+	case p.Up != 0 && p.Up < rateLeast:
+		return fmt.Errorf("%w: --up %v, want %v or more, or none", ErrSettings, p.Up, Rate(rateLeast))
+	case p.Down != 0 && p.Down < rateLeast:
+		return fmt.Errorf("%w: --down %v, want %v or more, or none", ErrSettings, p.Down, Rate(rateLeast))
+	case p.Jitter > 0 && !slices.ContainsFunc(rtts, func(d time.Duration) bool { return d > 0 }):
+		return fmt.Errorf("%w: --jitter %v without a round trip; give --rtt too", ErrSettings, p.Jitter)
 	}
 	for _, rtt := range rtts {
 		if p.Jitter > rtt {

@@ -78,7 +78,7 @@ func (s *Swarm) Like(name string) error {
 
 // Check returns an error, wrapping ErrSettings, that names the flag to change.
 func (s Swarm) Check() error {
-	if s.Workers < simulatedLeast {
+	if s.Workers < simulatedLeast || s.Workers > simulatedMost {
 		return fmt.Errorf("%w: --workers %d, want %d to %d", ErrSettings, s.Workers, simulatedLeast, simulatedMost)
 	}
 	if err := s.check(); err != nil {

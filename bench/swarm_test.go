@@ -110,7 +110,7 @@ func TestSwarmRefusesWhatCannotBe(t *testing.T) {
 		}
 	}
 	f("--workers 9, want 10 to 10000", func(s *Swarm) { s.Workers = 9 })
-	f("--workers 10001", func(s *Swarm) { s.Workers = 10_001 })
+	f("--workers 10001, want 10 to 10000", func(s *Swarm) { s.Workers = 10_001 })
 	f("--topk 9, want 1 to 8", func(s *Swarm) { s.Experts, s.TopK = 8, 9 })
 	f("--churn NaN", func(s *Swarm) { s.Churn = math.NaN() })
 	f("--spread -1", func(s *Swarm) { s.Spread = -1 })

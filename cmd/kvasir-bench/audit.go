@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"kvasir/bench"
 )
@@ -37,10 +36,7 @@ func (a *app) audit(ctx context.Context, c *cli) error {
 	if err != nil {
 		return err
 	}
-	if bad := report.Missed(); c.Judge && len(bad) > 0 {
-		return fmt.Errorf("missed: %s", strings.Join(bad, "; "))
-	}
-	return nil
+	return missed(report, c.Judge)
 }
 
 // auditHead says what is measured, and on what.

@@ -169,6 +169,9 @@ func (a *app) measure(ctx context.Context, c *cli, run func(context.Context, *vi
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause // standard output is gone
 	}
+	if err != nil && ctx.Err() != nil {
+		err = ctx.Err() // whatever has failed, it was stopped: processes that help end too
+	}
 	// Who reads JSON gets one object also of a run that was stopped before anything was finished.
 	if !o.Empty() || c.JSON && errors.Is(err, context.Canceled) {
 		if printErr := a.print(o, c); printErr != nil {
@@ -298,6 +301,11 @@ func verdict(r judged, judge bool) error {
 	if bad := r.Different(); len(bad) > 0 {
 		return fmt.Errorf("workers' answers differ from those computed here, first at batch %d; run kvasir doctor", bad[0])
 	}
+	return missed(r, judge)
+}
+
+// missed fails a run with missed bars, where it is asked for.
+func missed(r interface{ Missed() []string }, judge bool) error {
 	if bad := r.Missed(); judge && len(bad) > 0 {
 		return fmt.Errorf("missed: %s", strings.Join(bad, "; "))
 	}
@@ -335,10 +343,7 @@ func kernelsVerdict(r *bench.KernelsReport, judge bool) error {
 	if bad := r.Different(); len(bad) > 0 {
 		return fmt.Errorf("the same rows had different answers at %s; run kvasir doctor", strings.Join(bad, "; "))
 	}
-	if bad := r.Missed(); judge && len(bad) > 0 {
-		return fmt.Errorf("missed: %s", strings.Join(bad, "; "))
-	}
-	return nil
+	return missed(r, judge)
 }
 
 // model runs the scenario of that name.
@@ -367,10 +372,7 @@ func (a *app) model(ctx context.Context, c *cli) error {
 	if bad := report.Different(); len(bad) > 0 {
 		return fmt.Errorf("the same prompts had different tokens at %s; run kvasir doctor", strings.Join(bad, "; "))
 	}
-	if bad := report.Missed(); c.Judge && len(bad) > 0 {
-		return fmt.Errorf("missed: %s", strings.Join(bad, "; "))
-	}
-	return nil
+	return missed(report, c.Judge)
 }
 
 // serve runs the scenario of that name, with its client in another process of this program.
@@ -408,10 +410,7 @@ func (a *app) serve(ctx context.Context, c *cli) error {
 	if bad := report.Different(); len(bad) > 0 {
 		return fmt.Errorf("a prompt had different texts through HTTP and directly, first at %d streams; run kvasir doctor", bad[0])
 	}
-	if bad := report.Missed(); c.Judge && len(bad) > 0 {
-		return fmt.Errorf("missed: %s", strings.Join(bad, "; "))
-	}
-	return nil
+	return missed(report, c.Judge)
 }
 
 // wire runs the scenario of that name.
@@ -434,10 +433,7 @@ func (a *app) wire(ctx context.Context, c *cli) error {
 	if err != nil {
 		return err
 	}
-	if bad := report.Missed(); c.Judge && len(bad) > 0 {
-		return fmt.Errorf("missed: %s", strings.Join(bad, "; "))
-	}
-	return nil
+	return missed(report, c.Judge)
 }
 
 // print prints the report, or what the table lacks of it.

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"kvasir/bench"
 )
@@ -41,8 +40,5 @@ func (a *app) relay(ctx context.Context, c *cli) error {
 	if n := report.Different(); n > 0 {
 		return fmt.Errorf("%d sessions answered with other bits than they should", n)
 	}
-	if bad := report.Missed(); c.Judge && len(bad) > 0 {
-		return fmt.Errorf("missed: %s", strings.Join(bad, "; "))
-	}
-	return nil
+	return missed(report, c.Judge)
 }
