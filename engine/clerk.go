@@ -50,6 +50,7 @@ type clerk struct {
 	log    *slog.Logger
 	queue  chan ledger.Item
 	every  time.Duration // between two ways to the hub
+	kept   func()        // is told when all that has come is on the disk; may be nil
 	unkept []ledger.Item // that the disk has refused, clerkQueue at most; of run
 
 	mu       sync.Mutex
@@ -143,6 +144,7 @@ func (c *clerk) run(ctx context.Context) {
 // meanwhile. What the disk refuses, of which the outbox tells, waits.
 func (c *clerk) keep(ctx context.Context, items ...ledger.Item) {
 	c.unkept = append(c.unkept, items...)
+	stored := false
 	for len(c.unkept) > 0 {
 		err := c.outbox.Put(context.WithoutCancel(ctx), c.unkept[0])
 		if errors.Is(err, ledger.ErrUnwritten) {
@@ -155,7 +157,11 @@ func (c *clerk) keep(ctx context.Context, items ...ledger.Item) {
 		if err != nil {
 			c.log.Error("a receipt cannot be kept", "error", err)
 		}
+		stored = stored || err == nil
 		c.unkept = c.unkept[1:]
+	}
+	if stored && len(c.unkept) == 0 && c.kept != nil {
+		c.kept()
 	}
 	c.count(ctx)
 }

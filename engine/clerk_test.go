@@ -235,7 +235,8 @@ func TestAWorkerWorksAMinuteForNobody(t *testing.T) {
 				left = s
 			}
 			if tt.signed(s) {
-				c.look.since = time.Time{} // as take does
+				c.fresh = true // as take does
+				c.kept()
 			}
 		}
 		if left != tt.want {

@@ -26,7 +26,8 @@ type credit struct {
 	at   string // the session that goes on
 	from int64  // output when it began, less what was signed by then
 
-	look patience
+	look  patience
+	fresh bool // a receipt for work has come, and is not on the disk yet
 }
 
 // patience is how long a worker works for who signs nothing.
@@ -36,7 +37,8 @@ type patience struct {
 	grown time.Time // when there was more than at the look before
 }
 
-// unsignedMax is how long the work may go on without a receipt.
+// unsignedMax is how long the work may go on without a receipt, or with none that the disk has taken: what is lost
+// with the process is no promise.
 const unsignedMax = time.Minute
 
 // lull is after how long without work what is unsigned is not held against the backbone: an answer that
@@ -56,6 +58,15 @@ func (c *credit) unsigned(output int64, now time.Time) bool {
 	}
 	l.seen, l.grown = output, now
 	return now.Sub(l.since) >= unsignedMax
+}
+
+// kept says that the receipts that have come are on the disk.
+func (c *credit) kept() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fresh {
+		c.fresh, c.look.since = false, time.Time{} // the next look begins anew
+	}
 }
 
 // worth is a report of the session that is pending.
@@ -106,9 +117,7 @@ func (c *credit) take(backbone seal.PublicKey, session string, r wire.Receipt) {
 	}
 	c.sequence, c.mode = report.Sequence, report.Mode
 	c.output += total.Bytes
-	if total.Bytes > 0 {
-		c.look.since = time.Time{} // the next look begins anew
-	}
+	c.fresh = c.fresh || total.Bytes > 0
 	c.pending += reward
 	c.open = append(c.open, worth{report.Sequence, reward})
 	to, upTo := &c.settled, report.Holds

@@ -13,6 +13,7 @@ type Rhythm struct {
 	Report time.Duration // a backbone signs what a worker has done; 0: 10 s
 	Remind time.Duration // workers and backbones give hubs what no gateway has read; 0: 30 s
 	Credit time.Duration // a gateway reads the ledger of a hub; 0: 10 s
+	Look   time.Duration // a worker looks whether its work is signed; 0: 5 s
 	Retry  time.Duration // after a lost connection, at most; 0: see relay.Backoff
 }
 

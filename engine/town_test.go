@@ -20,7 +20,8 @@ const townTime = time.Minute
 
 // townRhythm is how often its parties speak of work and pay.
 var townRhythm = Rhythm{
-	Report: 20 * time.Millisecond, Remind: 50 * time.Millisecond, Credit: 20 * time.Millisecond, Retry: 20 * time.Millisecond,
+	Report: 20 * time.Millisecond, Remind: 50 * time.Millisecond, Credit: 20 * time.Millisecond, Look: 5 * time.Millisecond,
+	Retry: 20 * time.Millisecond,
 }
 
 // town is a hub, a gateway and a backbone of one home, each as its command makes it, in this process. The backbone
@@ -35,9 +36,12 @@ type town struct {
 	backbone *Backbone
 }
 
-func newTown(t *testing.T) *town {
+func newTown(t *testing.T) *town { return newTownAt(t, t.TempDir()) }
+
+// newTownAt is newTown in a folder.
+func newTownAt(t *testing.T, folder string) *town {
 	ctx, cancel := context.WithTimeout(context.Background(), townTime)
-	v := &town{t: t, ctx: ctx, home: Home(t.TempDir()), log: &said{}}
+	v := &town{t: t, ctx: ctx, home: Home(folder), log: &said{}}
 	_, err := v.home.NewRoot()
 	v.must(err)
 	v.hub, err = NewHubNode(HubOptions{Home: v.home, Listen: "127.0.0.1:0", Log: v.logger()})

@@ -57,6 +57,7 @@ type WorkerNode struct {
 	busy   *worker.Busy // nil: it does not pause
 	credit credit
 	clerk  *clerk
+	now    func() time.Time
 	close  []func()
 }
 
@@ -72,6 +73,9 @@ func NewWorkerNode(ctx context.Context, o WorkerOptions) (*WorkerNode, error) {
 }
 
 func (n *WorkerNode) start(ctx context.Context, o WorkerOptions) error {
+	if n.now = o.Now; n.now == nil {
+		n.now = time.Now
+	}
 	unlock, err := o.Home.Lock(seal.Worker)
 	if err != nil {
 		return err
@@ -84,7 +88,7 @@ func (n *WorkerNode) start(ctx context.Context, o WorkerOptions) error {
 			n.credit.begin(session, n.worker.Status().Output)
 			n.clerk.begin(session)
 		},
-		Unsigned: func() bool { return n.credit.unsigned(n.worker.Status().Output, time.Now()) },
+		Unsigned: func() bool { return n.credit.unsigned(n.worker.Status().Output, n.now()) }, Look: o.Rhythm.Look,
 	}
 	if c.Key, err = o.Home.Key(seal.Worker); err != nil {
 		return err
@@ -129,7 +133,7 @@ func (n *WorkerNode) openClerk(ctx context.Context, o WorkerOptions, c *worker.C
 	}
 	n.close = append(n.close, func() { _ = outbox.Close() }) // what was kept is on the disk
 	n.clerk = &clerk{
-		key: c.Key, hub: c.Join.Token.Hub, outbox: outbox, picks: n.worker.Picks, now: time.Now, log: log,
+		key: c.Key, hub: c.Join.Token.Hub, outbox: outbox, picks: n.worker.Picks, now: n.now, log: log, kept: n.credit.kept,
 		queue: make(chan ledger.Item, clerkQueue), every: o.Rhythm.remind(),
 		dial: dialStatements(relay.WorkerConfig{Join: c.Join, Address: c.Address, Key: c.Key, Dialer: c.Dialer}),
 	}

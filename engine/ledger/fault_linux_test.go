@@ -8,126 +8,20 @@ import (
 	"log/slog"
 	"path/filepath"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"unsafe"
 
-	"modernc.org/libc"
-	sqlite3 "modernc.org/sqlite/lib"
+	"kvasir/internal/baddisk"
 )
-
-// disk is a disk that can be full, or fail when it is to write out what it was given. It stands between SQLite
-// and the operating system: the default VFS is one whose files, where they lie in a folder of a disk, write and
-// sync by way of it.
-type disk struct {
-	full, broken atomic.Bool
-	syncs        atomic.Int64
-}
-
-var (
-	disks     sync.Map // *disk by folder
-	files     sync.Map // *disk by the address of SQLite's file
-	faultOnce sync.Once
-	realVFS   *sqlite3.Tsqlite3_vfs
-	faultVFS  sqlite3.Tsqlite3_vfs
-	realIO    sqlite3.Tsqlite3_io_methods // all files write and sync by the same
-	faultMu   sync.Mutex
-	faultIO   = map[uintptr]*sqlite3.Tsqlite3_io_methods{} // by the real ones
-)
-
-// faulty returns methods of a file that are the real ones, but for writing and syncing.
-func faulty(tls *libc.TLS, real uintptr) uintptr {
-	faultMu.Lock()
-	defer faultMu.Unlock()
-	m := faultIO[real]
-	if m == nil {
-		m = (*sqlite3.Tsqlite3_io_methods)(at(libc.Xmalloc(tls, sqlite3.Tsize_t(unsafe.Sizeof(*m))))) // for good; SQLite holds no memory of Go's
-		*m = *(*sqlite3.Tsqlite3_io_methods)(at(real))
-		if realIO.FxWrite == 0 {
-			realIO = *m
-		}
-		m.FxWrite, m.FxSync = pointer(faultWrite), pointer(faultSync)
-		faultIO[real] = m
-	}
-	return uintptr(unsafe.Pointer(m))
-}
-
-// at is memory of SQLite's.
-func at(address uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&address)) }
-
-// pointer is what SQLite takes for the address of a function.
-func pointer(f any) uintptr { return (*[2]uintptr)(unsafe.Pointer(&f))[1] }
-
-type (
-	opens  = func(*libc.TLS, uintptr, uintptr, uintptr, int32, uintptr) int32
-	writes = func(*libc.TLS, uintptr, uintptr, int32, int64) int32
-	syncs  = func(*libc.TLS, uintptr, int32) int32
-)
-
-func faultOpen(tls *libc.TLS, vfs, name, file uintptr, flags int32, out uintptr) int32 {
-	rc := (*(*opens)(unsafe.Pointer(&struct{ uintptr }{realVFS.FxOpen})))(tls, vfs, name, file, flags, out)
-	f := (*sqlite3.Tsqlite3_file)(at(file))
-	if rc != sqlite3.SQLITE_OK || name == 0 || f.FpMethods == 0 {
-		return rc
-	}
-	if d, ok := disks.Load(filepath.Dir(libc.GoString(name))); ok {
-		files.Store(file, d)
-		f.FpMethods = faulty(tls, f.FpMethods)
-	}
-	return rc
-}
-
-func faultWrite(tls *libc.TLS, file, data uintptr, n int32, offset int64) int32 {
-	if d, ok := files.Load(file); ok && d.(*disk).full.Load() {
-		return sqlite3.SQLITE_FULL
-	}
-	return (*(*writes)(unsafe.Pointer(&struct{ uintptr }{realIO.FxWrite})))(tls, file, data, n, offset)
-}
-
-func faultSync(tls *libc.TLS, file uintptr, flags int32) int32 {
-	if d, ok := files.Load(file); ok {
-		d.(*disk).syncs.Add(1)
-		if d.(*disk).broken.Load() {
-			return sqlite3.SQLITE_IOERR_FSYNC
-		}
-	}
-	return (*(*syncs)(unsafe.Pointer(&struct{ uintptr }{realIO.FxSync})))(tls, file, flags)
-}
-
-// newDisk returns a folder on a disk of its own.
-func newDisk(t *testing.T) (*disk, string) {
-	t.Helper()
-	faultOnce.Do(func() {
-		tls := libc.NewTLS()
-		defer tls.Close()
-		name, err := libc.CString("kvasir-fault")
-		must(t, err)
-		realVFS = (*sqlite3.Tsqlite3_vfs)(at(sqlite3.Xsqlite3_vfs_find(tls, 0)))
-		faultVFS = *realVFS
-		faultVFS.FzName, faultVFS.FpNext, faultVFS.FxOpen = name, 0, pointer(faultOpen)
-		if rc := sqlite3.Xsqlite3_vfs_register(tls, uintptr(unsafe.Pointer(&faultVFS)), 1); rc != sqlite3.SQLITE_OK {
-			t.Fatalf("SQLite's VFS cannot be replaced: %d", rc)
-		}
-	})
-	d, folder := &disk{}, t.TempDir()
-	disks.Store(folder, d)
-	return d, folder
-}
-
-// faults are the two ways in which a disk refuses.
-var faults = map[string]func(d *disk, on bool){
-	"full":  func(d *disk, on bool) { d.full.Store(on) },
-	"fsync": func(d *disk, on bool) { d.broken.Store(on) },
-}
 
 // A disk refuses what a hub, its backbone's and worker's outboxes and a gateway write, each in turn, while work
 // goes on. Nobody is told that anything is stored which is not; each says so once, and counts; and when the disk
 // writes again, all comes right.
 func TestADiskThatRefusesLosesAndAcknowledgesNothing(t *testing.T) {
-	for name, set := range faults {
+	for name, fault := range map[string]baddisk.Fault{"full": baddisk.Full, "fsync": baddisk.Fsync} {
 		t.Run(name, func(t *testing.T) {
-			d, folder := newDisk(t)
+			folder := t.TempDir()
+			d, err := baddisk.New(folder)
+			must(t, err)
 			s := newSwarm(t, 1)
 			ctx := t.Context()
 			path := filepath.Join(folder, "hub.db")
@@ -146,7 +40,7 @@ func TestADiskThatRefusesLosesAndAcknowledgesNothing(t *testing.T) {
 			must(t, err)
 			poll(t, w, h)
 
-			set(d, true)
+			d.Refuse("", fault)
 			for range 3 { // whoever waits for an acknowledgement tries again
 				_, err = h.Append(ctx, two)
 				wantError(t, err, ErrUnwritten)
@@ -175,7 +69,7 @@ func TestADiskThatRefusesLosesAndAcknowledgesNothing(t *testing.T) {
 				t.Errorf("said %d times, want once by each of three:\n%s", got, &said)
 			}
 
-			set(d, false)
+			d.Refuse("", baddisk.None)
 			must(t, box.Put(ctx, Item{Hub: "hub", Grant: s.grant, Report: two}))
 			must(t, box.Flush(ctx, "hub", h.Receive))
 			poll(t, w, h)

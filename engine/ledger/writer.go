@@ -35,6 +35,7 @@ type writer struct {
 	prepared map[string]*sql.Stmt
 	texts    map[[2]int]string // of statements that insert rows
 	trouble  bool              // was told
+	changed  bool              // by the transaction: one that changes nothing does not meet the disk
 }
 
 // groupMax is the most jobs of a transaction.
@@ -161,10 +162,10 @@ func (f *file) told(err error) {
 	switch {
 	case err != nil && !f.w.trouble:
 		f.w.log.Error("the ledger cannot be written: nothing is acknowledged until it can", "error", f.explain(err))
-	case err == nil && f.w.trouble:
+	case err == nil && f.w.trouble && f.w.changed:
 		f.w.log.Info("the ledger is written again", "not_written", f.w.failed.Load())
 	}
-	f.w.trouble = err != nil
+	f.w.trouble = err != nil || f.w.trouble && !f.w.changed
 }
 
 // group does jobs in one transaction, and with care can undo one of them. An error is the database's, or of one
@@ -176,6 +177,7 @@ func (f *file) group(jobs []*job, care bool) (again bool, err error) {
 		step = func(string) {}
 	}
 	t := &tx{f: f, step: step}
+	f.w.changed = false
 	if err := f.begin(ctx, t); err != nil {
 		return false, f.giveUp(ctx, err)
 	}
@@ -201,6 +203,7 @@ func (f *file) group(jobs []*job, care bool) (again bool, err error) {
 		}
 	}
 	if refused == len(jobs) {
+		f.w.changed = false
 		_ = f.giveUp(ctx, nil) // there is nothing to write
 		return false, nil
 	}
@@ -418,10 +421,15 @@ func (t *tx) exec(ctx context.Context, query string, args ...any) error {
 func (t *tx) send(ctx context.Context, query string, args []any) error {
 	ctx = context.WithoutCancel(ctx)
 	s, err := t.prepare(ctx, query) //nolint:sqlclosecheck // drop closes it
+	var done sql.Result
 	if err == nil && s != nil {
-		_, err = s.ExecContext(ctx, args...)
+		done, err = s.ExecContext(ctx, args...)
 	} else if err == nil {
-		_, err = t.f.w.conn.ExecContext(ctx, query, args...)
+		done, err = t.f.w.conn.ExecContext(ctx, query, args...)
+	}
+	if err == nil {
+		n, nerr := done.RowsAffected()
+		t.f.w.changed = t.f.w.changed || n > 0 || nerr != nil
 	}
 	t.step(query)
 	return err

@@ -30,9 +30,9 @@ var (
 		"file that is served, and the same profile beside it, or none: then what is needed is fetched")
 	// ErrMemory: slices do not fit into the memory that this worker has for them.
 	ErrMemory = errors.New("worker: too much for the memory that is there for slices")
-	// ErrUnsigned: work was done and nobody has signed for it.
-	ErrUnsigned = errors.New("worker: no receipt has come for a minute of work, so this worker stops: the backbone " +
-		"signs nothing, or its hub does not take it")
+	// ErrUnsigned: work was done and nobody has signed for it, or what was signed could not be kept.
+	ErrUnsigned = errors.New("worker: no receipt was kept for a minute of work, so this worker stops: the backbone " +
+		"signs nothing, its hub does not take it, or the disk here refuses it, of which there is a line then")
 	// ErrAssign: a backbone assigned what its model does not have.
 	ErrAssign = errors.New("worker: the backbone assigned what its model does not have")
 )

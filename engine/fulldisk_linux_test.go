@@ -1,0 +1,166 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"kvasir/engine/ledger"
+	"kvasir/engine/worker"
+	"kvasir/internal/baddisk"
+	"kvasir/wire/seal"
+)
+
+// villager is a worker of a town as kvasir worker makes it, with a clock that is passed.
+type villager struct {
+	*WorkerNode
+	key    seal.Key
+	ahead  atomic.Int64 // nanoseconds by which its clock is ahead
+	unpaid atomic.Int64 // sessions that it has left because nothing was signed
+}
+
+func (v *town) villager() *villager {
+	v.t.Helper()
+	w := &villager{}
+	n, err := NewWorkerNode(v.ctx, WorkerOptions{
+		Home: v.home, Join: v.token(), Memory: 64 << 20, Cache: v.t.TempDir(), Rate: 1_000_000, Log: v.logger(), Rhythm: townRhythm,
+		Now: func() time.Time { return time.Now().Add(time.Duration(w.ahead.Load())) },
+		Lost: func(err error, _ time.Duration) {
+			if errors.Is(err, worker.ErrUnsigned) {
+				w.unpaid.Add(1)
+			}
+		},
+	})
+	v.must(err)
+	w.WorkerNode = n
+	w.key, err = v.home.Key(seal.Worker)
+	v.must(err)
+	ctx, cancel := context.WithCancel(v.ctx)
+	ended := make(chan struct{})
+	go func() { // ends with ctx
+		defer close(ended)
+		if err := n.Run(ctx); err != nil {
+			v.t.Error(err)
+		}
+	}()
+	v.t.Cleanup(func() {
+		cancel()
+		<-ended
+		n.Close()
+	})
+	return w
+}
+
+// picks is what the backbone has asked of a worker, and got.
+func (v *town) picks(key seal.Key) (n int64) {
+	for _, w := range v.backbone.Workers() {
+		if w.Key == key.Public() {
+			n += w.Picks
+		}
+	}
+	return n
+}
+
+// read is how far the gateway has read the hub, and the hub's last entry.
+func (v *town) read() (read, last int64) {
+	v.t.Helper()
+	err := errors.New("no feed")
+	for _, feed := range v.gateway.wallets.feeds {
+		var p ledger.Page
+		p, err = feed.After(v.ctx, ledger.Mark{}, 1)
+		last = p.Last
+	}
+	v.must(err)
+	b := v.balance(v.workerKey())
+	return b.Picks, last
+}
+
+func (v *town) workerKey() seal.Key {
+	v.t.Helper()
+	k, err := v.home.Key(seal.Worker)
+	v.must(err)
+	return k
+}
+
+// TestAPartyWhoseDiskRefuses has the disk of one party at a time be full, or fail to sync, while a worker works: text
+// is made all the same, the party says in one line what is the matter, nothing moves that would have to stand there,
+// and once the disk writes again all comes right: each pick is credited, once, and read by all.
+func TestAPartyWhoseDiskRefuses(t *testing.T) {
+	for _, party := range []struct {
+		name, file string
+		stands     func(t *testing.T, v *town, w *villager) // while the disk refuses
+	}{
+		{"worker", "worker.receipts.db", func(t *testing.T, v *town, w *villager) {
+			v.until("the worker stops", func() bool { // a minute of work with no receipt on the disk is enough
+				v.generate(4, 1)
+				w.ahead.Add(int64(5 * time.Second))
+				return w.unpaid.Load() > 0
+			})
+		}},
+		{"hub", "hub.db", func(t *testing.T, v *town, w *villager) {
+			_, before := v.read()
+			v.generate(16, 2)
+			if _, after := v.read(); after != before {
+				t.Errorf("the hub has %d entries, %d before", after, before)
+			}
+			if w.unpaid.Load() > 0 {
+				t.Error("the worker has stopped within seconds")
+			}
+		}},
+		{"gateway", "wallet.db", func(t *testing.T, v *town, w *villager) {
+			before, entries := v.read()
+			v.generate(16, 2)
+			v.until("the hub has more", func() bool { _, n := v.read(); return n > entries })
+			if after, _ := v.read(); after != before {
+				t.Errorf("%d picks are credited, %d before", after, before)
+			}
+			if n := w.Status().Unread; n == 0 {
+				t.Error("the worker has forgotten what no gateway has read")
+			}
+		}},
+		{"backbone", "backbone.receipts.db", func(t *testing.T, v *town, _ *villager) {
+			before, _ := v.read()
+			v.generate(16, 2)
+			v.until("the hub's word is enough", func() bool { after, _ := v.read(); return after > before })
+		}},
+	} {
+		for name, fault := range map[string]baddisk.Fault{"full": baddisk.Full, "fsync": baddisk.Fsync} {
+			t.Run(party.name+" "+name, func(t *testing.T) {
+				folder := t.TempDir()
+				d, err := baddisk.New(folder)
+				if err != nil {
+					t.Fatal(err)
+				}
+				v := newTownAt(t, folder)
+				w := v.villager()
+				v.arrives(w.key)
+				v.until("work is credited", func() bool { v.generate(4, 1); return v.balance(w.key).Picks > 0 })
+
+				d.Refuse(party.file, fault)
+				v.until("the party says so", func() bool {
+					v.generate(4, 1)
+					return v.log.count("the ledger cannot be written") > 0
+				})
+				party.stands(t, v, w)
+				d.Refuse("", baddisk.None)
+
+				v.until("the party says that it is over", func() bool {
+					v.generate(4, 1)
+					return v.log.count("the ledger is written again") == v.log.count("the ledger cannot be written")
+				})
+				v.arrives(w.key)
+				v.until("all is credited, and read", func() bool {
+					return v.balance(w.key).Picks == v.picks(w.key) && w.Status().Unread == 0
+				})
+				v.verify()
+				// The hub's file is also written by the gateway beside it, which marks how far it has read.
+				failed, again := v.log.count("the ledger cannot be written"), v.log.count("the ledger is written again")
+				if failed != again || failed > 1 && party.name != "hub" || failed > 2 {
+					t.Errorf("said %d times, and %d times that it is over:\n%s", failed, again, v.log)
+				}
+			})
+		}
+	}
+}
