@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -107,26 +106,32 @@ func mixedFeed(t *testing.T, rt *rapid.T, s *swarm, key seal.Key) (feed memory) 
 func dump(t *testing.T, w *Wallet) (all []string) {
 	t.Helper()
 	for _, table := range []string{"feeds", "limits", "accounts", "reports", "transfers", "entries", "refusals", "statements", "early"} {
-		rows, err := w.file.db.QueryContext(t.Context(), "SELECT * FROM "+table)
-		must(t, err)
-		columns, err := rows.Columns()
-		must(t, err)
-		first := len(all)
-		for rows.Next() {
-			values := make([]any, len(columns))
-			for i := range values {
-				values[i] = new(any)
-			}
-			must(t, rows.Scan(values...))
-			text := table
-			for i, v := range values {
-				text += fmt.Sprintf(" %s=%v", columns[i], *v.(*any))
-			}
-			all = append(all, text)
-		}
-		must(t, errors.Join(rows.Err(), rows.Close()))
-		slices.Sort(all[first:])
+		all = append(all, dumpOf(t, w, table)...)
 	}
+	return all
+}
+
+func dumpOf(t *testing.T, w *Wallet, table string) (all []string) {
+	t.Helper()
+	rows, err := w.file.db.QueryContext(t.Context(), "SELECT * FROM "+table)
+	must(t, err)
+	defer func() { must(t, rows.Close()) }()
+	columns, err := rows.Columns()
+	must(t, err)
+	for rows.Next() {
+		values := make([]any, len(columns))
+		for i := range values {
+			values[i] = new(any)
+		}
+		must(t, rows.Scan(values...))
+		text := table
+		for i, v := range values {
+			text += fmt.Sprintf(" %s=%v", columns[i], *v.(*any))
+		}
+		all = append(all, text)
+	}
+	must(t, rows.Err())
+	slices.Sort(all)
 	return all
 }
 
