@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // maxEarly is how many reports of one backbone are kept that came before others of their session.
@@ -88,8 +89,15 @@ func (w *Wallet) follow(ctx context.Context, t *tx, r Report, got *Polled) error
 	}
 }
 
-// refuse puts down why an entry is not credited.
-func refuse(ctx context.Context, t *tx, hub string, entry int64, why error) error {
-	return t.exec(ctx, "INSERT INTO refusals (hub, entry, reason) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+// refuse puts down why an entry is not credited. It returns false where it was refused for such a reason before: a
+// feed that is read again from its first entry shows it once more, and what is said of it then may differ a little.
+func refuse(ctx context.Context, t *tx, hub string, entry int64, why error) (fresh bool, err error) {
+	var said string
+	err = t.QueryRowContext(ctx, "SELECT reason FROM refusals WHERE hub = $1 AND entry = $2", hub, entry).Scan(&said)
+	if err == nil && strings.Contains(said, reason(why).Error()) || err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return false, err
+	}
+	return true, t.exec(ctx, `INSERT INTO refusals (hub, entry, reason) VALUES ($1, $2, $3)
+		ON CONFLICT (hub, entry) DO UPDATE SET reason = excluded.reason`,
 		hub, entry, fmt.Sprintf("%.300s", why))
 }

@@ -17,6 +17,16 @@ var reasons = []struct {
 	{ErrNoSession, "no_session"}, {ErrNoReport, "no_report"},
 }
 
+// reason is the error of reasons under which err is counted, or err.
+func reason(err error) error {
+	for _, r := range reasons {
+		if errors.Is(err, r.err) {
+			return r.err
+		}
+	}
+	return err
+}
+
 // tally counts refusals by their reason. It is safe for concurrent use.
 type tally struct {
 	mu sync.Mutex

@@ -48,7 +48,7 @@ type Polled struct {
 	Credited int // reports that were new and hold
 	Stated   int // statements of workers that were new
 	Disputed int // of those
-	Refused  int // entries that do not hold; see Refusals
+	Refused  int // entries that do not hold, also those that were refused before; see Refusals
 	Reward   NKVR
 }
 
@@ -254,7 +254,7 @@ func (w *Wallet) take(ctx context.Context, hub string, after int64, page []verif
 	if err != nil {
 		return err
 	}
-	for _, v := range e.refused {
+	for _, v := range e.news {
 		w.refused.add(v.err)
 		w.log.Warn("entry refused", "hub", hub, "entry", v.ID, "error", v.err)
 	}
@@ -262,7 +262,7 @@ func (w *Wallet) take(ctx context.Context, hub string, after int64, page []verif
 	sum.Credited += e.got.Credited
 	sum.Stated += e.got.Stated
 	sum.Disputed += e.got.Disputed
-	sum.Refused += len(e.refused)
+	sum.Refused += e.got.Refused
 	sum.Reward += e.got.Reward
 	return nil
 }
@@ -276,13 +276,13 @@ type entering struct {
 	page  []verified
 	care  bool
 
-	got     Polled
-	refused []verified
+	got  Polled
+	news []verified // refused, and not before
 }
 
 // enter enters the page.
 func (e *entering) enter(ctx context.Context, t *tx) error {
-	e.got, e.refused = Polled{}, nil
+	e.got, e.news = Polled{}, nil
 	if err := t.exec(ctx, "INSERT INTO feeds (hub, watermark) VALUES ($1, 0) ON CONFLICT DO NOTHING", e.hub); err != nil {
 		return err
 	}
@@ -298,9 +298,12 @@ func (e *entering) enter(ctx context.Context, t *tx) error {
 	for _, v := range e.page {
 		err := e.one(ctx, t, v)
 		if refusal(err) || e.care && errors.Is(err, ErrDamaged) {
+			var fresh bool
 			v.err = err
-			e.refused = append(e.refused, v)
-			err = refuse(ctx, t, e.hub, v.ID, err)
+			if fresh, err = refuse(ctx, t, e.hub, v.ID, err); fresh {
+				e.news = append(e.news, v)
+			}
+			e.got.Refused++
 		}
 		if err != nil {
 			return err
