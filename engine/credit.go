@@ -17,11 +17,9 @@ type credit struct {
 	mu       sync.Mutex
 	session  string
 	sequence int64 // of the last report of session
-	open     []worth
 	output   int64
 	mode     ledger.Mode
-
-	pending, settled, voided ledger.NKVR
+	fates
 
 	at   string // the session that goes on
 	from int64  // output when it began, less what was signed by then
@@ -69,10 +67,63 @@ func (c *credit) kept() {
 	}
 }
 
+// fates is what becomes of what was signed, as far as the reports of one session after another say.
+type fates struct {
+	pending, settled, voided ledger.NKVR
+	open                     []worth
+}
+
 // worth is a report of the session that is pending.
 type worth struct {
 	sequence int64
 	reward   ledger.NKVR
+}
+
+// add enters the next report of the session. It returns false where it cannot be counted any more.
+func (f *fates) add(r *ledger.Report, reward ledger.NKVR) bool {
+	if reward > ledger.MaxBalance-f.pending-f.settled-f.voided {
+		return false
+	}
+	f.pending += reward
+	f.open = append(f.open, worth{r.Sequence, reward})
+	to, upTo := &f.settled, r.Holds
+	if r.Wrong > 0 {
+		to, upTo = &f.voided, r.Sequence
+	}
+	for len(f.open) > 0 && f.open[0].sequence <= upTo {
+		f.pending -= f.open[0].reward
+		*to += f.open[0].reward
+		f.open = f.open[1:]
+	}
+	return true
+}
+
+// promised is what a backbone has signed for a worker in a session.
+type promised struct {
+	mu       sync.Mutex
+	sequence int64 // of the last report
+	fates
+}
+
+// add enters a report, once.
+func (p *promised) add(r *ledger.Report) {
+	total, err := r.Total()
+	if err != nil {
+		return
+	}
+	reward, err := ledger.Reward(total.Bytes)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err == nil && r.Sequence > p.sequence && p.fates.add(r, reward) {
+		p.sequence = r.Sequence
+	}
+}
+
+// sums returns what has settled, and what is void.
+func (p *promised) sums() (settled, voided ledger.NKVR) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.settled, p.voided
 }
 
 // begin says that a session begins after so much output. What of that was not signed, nobody will sign to
@@ -112,21 +163,10 @@ func (c *credit) take(backbone seal.PublicKey, session string, r wire.Receipt) {
 		c.session, c.sequence, c.open = session, 0, nil // what was open stays pending here; the wallet knows
 	}
 	reward, err := ledger.Reward(total.Bytes)
-	if err != nil || report.Sequence <= c.sequence || reward > ledger.MaxBalance-c.pending-c.settled-c.voided {
+	if err != nil || report.Sequence <= c.sequence || !c.add(&report, reward) {
 		return
 	}
 	c.sequence, c.mode = report.Sequence, report.Mode
 	c.output += total.Bytes
 	c.fresh = c.fresh || total.Bytes > 0
-	c.pending += reward
-	c.open = append(c.open, worth{report.Sequence, reward})
-	to, upTo := &c.settled, report.Holds
-	if report.Wrong > 0 {
-		to, upTo = &c.voided, report.Sequence
-	}
-	for len(c.open) > 0 && c.open[0].sequence <= upTo {
-		c.pending -= c.open[0].reward
-		*to += c.open[0].reward
-		c.open = c.open[1:]
-	}
 }

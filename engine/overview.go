@@ -65,17 +65,12 @@ func (n *ServeNode) balances(ctx context.Context) map[seal.PublicKey]ledger.Bala
 	return all
 }
 
-// shown is a worker on the page. Where its wallet is elsewhere, what it has pending is what its answers of this
-// session are worth.
+// shown is a worker on the page. Where its wallet is elsewhere, its pay is that of this session.
 func (n *ServeNode) shown(w *WorkerStats, balances map[seal.PublicKey]ledger.Balance) page.Worker {
 	const first = 8
 	b, here := balances[w.Key]
 	if !here {
-		if bytes, err := ledger.OutputBytes(w.Picks, n.Engine().model.Hidden); err == nil {
-			if b.Pending, err = ledger.Reward(bytes); err != nil {
-				b.Pending = ledger.MaxBalance
-			}
-		}
+		b = earned(w, n.Engine().model.Hidden)
 	}
 	return page.Worker{
 		ID: w.ID, Hub: w.Hub[:min(first, len(w.Hub))], Holds: w.Holds, RTT: milliseconds(w.RTT), Rate: w.Rate,
@@ -83,6 +78,21 @@ func (n *ServeNode) shown(w *WorkerStats, balances map[seal.PublicKey]ledger.Bal
 		Pending: int64(b.Pending), Settled: int64(b.Settled), Voided: int64(b.Voided),
 		Idle: idle(w), Unpaid: unpaid(w, &b, n.swarm != nil && n.swarm.auditor != nil),
 	}
+}
+
+// earned is the pay of a session: what was not signed yet, or is not said to hold or to be wrong, is pending.
+func earned(w *WorkerStats, hidden int) ledger.Balance {
+	b := ledger.Balance{Settled: w.Settled, Voided: w.Voided}
+	bytes, err := ledger.OutputBytes(w.Picks, hidden)
+	if err != nil {
+		return b
+	}
+	all, err := ledger.Reward(bytes)
+	if err != nil {
+		all = ledger.MaxBalance
+	}
+	b.Pending = max(0, all-b.Settled-b.Voided)
+	return b
 }
 
 // idle is why a worker has no work; "" for one that has had some.

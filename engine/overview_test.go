@@ -6,6 +6,32 @@ import (
 	"kvasir/engine/ledger"
 )
 
+// A page far from the gateway shows what its own backbone has signed: 140 nKVR a pick, of 5 values.
+func TestThePageShowsPayWithoutAWallet(t *testing.T) {
+	var p promised
+	report := func(sequence, picks int64, a ledger.Audit) {
+		p.add(&ledger.Report{Sequence: sequence, Hidden: 5, Picks: []ledger.LayerPicks{{Layer: 1, Picks: picks}}, Audit: a})
+	}
+	want := func(picks int64, pending, settled, voided ledger.NKVR) {
+		t.Helper()
+		w := WorkerStats{Picks: picks}
+		w.Settled, w.Voided = p.sums()
+		b := earned(&w, 5)
+		if b.Pending != 140*pending || b.Settled != 140*settled || b.Voided != 140*voided {
+			t.Errorf("after %d picks: %d pending, %d settled, %d void; want %d, %d, %d picks", picks, b.Pending, b.Settled, b.Voided, pending, settled, voided)
+		}
+	}
+	want(3, 3, 0, 0)
+	report(1, 2, ledger.Audit{})
+	want(3, 3, 0, 0)
+	report(2, 1, ledger.Audit{Holds: 1})
+	report(2, 1, ledger.Audit{Holds: 1}) // the same, which the disk had refused
+	want(7, 5, 2, 0)
+	report(3, 4, ledger.Audit{Holds: 1, Checked: 1, Wrong: 1})
+	want(7, 0, 2, 5)
+	want(8, 1, 2, 5)
+}
+
 func TestThePageSaysWhyThereIsNoWorkOrPay(t *testing.T) {
 	for _, c := range []struct {
 		w    WorkerStats

@@ -185,6 +185,7 @@ func (a *accounts) sign(ctx context.Context) (*signedReport, error) {
 	if r.Report, err = ledger.Parse(signed); err != nil {
 		return nil, err
 	}
+	a.w.signed.add(&r.Report)
 	err = a.s.keepReport(ctx, a.hub, signed)
 	if r.kept = err == nil; unlessUnwritten(err) != nil {
 		return nil, err

@@ -128,6 +128,7 @@ type attached struct {
 	member  *batcher.Member
 	ctx     context.Context // of the session
 	moves   sync.WaitGroup
+	signed  promised
 	share   // under Swarm.mu
 }
 
@@ -152,6 +153,8 @@ type WorkerStats struct {
 	Here       bool          // it has not left
 	Right      int64         // rows of it that were found right, in all its sessions
 	Wanted     int           // more rows that are to be found right before its probation ends; 0: it has, or nobody checks
+	Settled    ledger.NKVR   // of this session, as this backbone has signed; whether its limit allows it, a gateway knows
+	Voided     ledger.NKVR
 }
 
 // NewSwarm begins to take workers, until Close.
@@ -454,8 +457,9 @@ func (s *Swarm) Workers() []WorkerStats {
 func (w *attached) stats() WorkerStats {
 	m, l := w.member.Stats(), w.session.Stats()
 	right, wanted := w.checked.standing()
+	settled, voided := w.signed.sums()
 	return WorkerStats{
-		Right: right, Wanted: wanted,
+		Right: right, Wanted: wanted, Settled: settled, Voided: voided,
 		ID: w.id, Key: w.key, Dispatches: m.Dispatches, Rows: m.Rows, Picks: m.Picks + m.Spare, Failures: m.Failures,
 		BytesOut: l.BytesOut, BytesBack: l.BytesIn, RTT: l.MinRTT,
 		Memory: w.memory, Rate: w.rate, Down: w.down, Holds: w.held.set().String(), Hub: w.hub, Wait: m.Wait, Here: true,
