@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"time"
@@ -67,15 +66,11 @@ func (m meter) End(s relay.Session, toBackbone, toWorker uint64, _ error) {
 func keepBooks(c *relay.HubConfig, books *ledger.Hub) {
 	c.Meter = meter{books: books, log: c.Log}
 	c.Report = func(ctx context.Context, g seal.Grant, body []byte) ([]byte, error) {
-		given, err := books.Receive(ctx, ledger.Item{Grant: g, Report: body}) // it checks whose report it is
+		got, err := books.Receive(ctx, ledger.Item{Grant: g, Report: body}) // it checks whose report it is
 		if err != nil {
 			return nil, err
 		}
-		answer, err := json.Marshal(given)
-		if given.Refused != "" {
-			err = errors.New(given.Refused)
-		}
-		return answer, err
+		return given(got)
 	}
 	root := c.Root
 	c.Statement = func(ctx context.Context, p seal.Proof, body []byte) ([]byte, error) {

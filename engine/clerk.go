@@ -234,7 +234,8 @@ func dialStatements(w relay.WorkerConfig) func(context.Context) (saying, error) 
 	}
 }
 
-// hear is a hub's side of giveItem, for the worker that has proved its key.
+// hear is a hub's side of giveItem, for the worker that has proved its key. An error beside an answer says that what
+// was brought will never be taken.
 func hear(ctx context.Context, books *ledger.Hub, root seal.PublicKey, p seal.Proof, body []byte) ([]byte, error) {
 	var b brought
 	if err := json.Unmarshal(body, &b); err != nil {
@@ -255,11 +256,20 @@ func hear(ctx context.Context, books *ledger.Hub, root seal.PublicKey, p seal.Pr
 		err = fmt.Errorf("%w: the grant is for another", ledger.ErrNotGranted)
 	}
 	if err != nil {
-		return json.Marshal(ledger.Given{Refused: err.Error()})
+		return given(ledger.Given{Refused: err.Error()})
 	}
-	given, err := books.Receive(ctx, ledger.Item{Grant: g, Report: b.Report, Statement: b.Statement})
+	got, err := books.Receive(ctx, ledger.Item{Grant: g, Report: b.Report, Statement: b.Statement})
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(given)
+	return given(got)
+}
+
+// given is a hub's answer, and an error beside it where it says that something will never be taken.
+func given(g ledger.Given) ([]byte, error) {
+	answer, err := json.Marshal(g)
+	if err == nil && g.Refused != "" {
+		err = errors.New(g.Refused)
+	}
+	return answer, err
 }

@@ -22,7 +22,8 @@ type hall struct {
 	clerk    *clerk
 	backbone seal.Grant
 	reporter *ledger.Reporter
-	picks    int64 // that the worker has answered in layer 3
+	picks    int64                    // that the worker has answered in layer 3
+	counts   func() map[string]uint64 // of the hub
 }
 
 const hallSession = "000102030405060708090a0b0c0d0e0f"
@@ -46,6 +47,7 @@ func newHall(t *testing.T) *hall {
 	keepBooks(&c, h.books)
 	hub, err := relay.NewHub(c)
 	check(err)
+	h.counts = hub.Counts
 	l, err := relay.Listen("127.0.0.1:0")
 	check(err)
 	served := make(chan error, 1)
@@ -200,6 +202,9 @@ func TestHubTakesFromAWorkerItsOwnOnly(t *testing.T) {
 		if err != nil || (g.Refused == "") != (name == "good") {
 			t.Errorf("%s: %+v, %v", name, g, err)
 		}
+	}
+	if n := h.counts(); n["refused_statement"] != 2 || n["statements"] != 1 {
+		t.Errorf("counted %v, want 2 refused", n)
 	}
 	for _, p := range []seal.Proof{{Key: stranger.Public()}, {Key: own.Public()}} {
 		_, err := hear(t.Context(), h.books, seal.PublicKey{}, p, []byte("{"))

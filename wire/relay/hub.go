@@ -34,7 +34,8 @@ type HubConfig struct {
 	// of up to MaxAnswer bytes. The backbone sends it again until no error is returned. nil: reports are
 	// refused.
 	Report func(ctx context.Context, backbone seal.Grant, body []byte) (answer []byte, err error)
-	// Statement takes what a worker says of its work, in the same way; body is valid until it returns.
+	// Statement takes what a worker says of its work, in the same way; body is valid until it returns. With an
+	// answer beside an error the worker gets the answer alone.
 	Statement func(ctx context.Context, worker seal.Proof, body []byte) (answer []byte, err error)
 	// Ledger answers requests below /ledger that a gateway of the root proves to be its own. The hub's id
 	// is off the path. nil: nothing is there.

@@ -76,11 +76,14 @@ func (h *Hub) listenTo(conn *ws.Conn, p seal.Proof) error {
 		body, err := h.c.Statement(ctx, p, slab[:n])
 		cancel()
 		a := statementAnswer{Body: body}
-		if err != nil {
-			h.f.tally.refuse("statement", p.Key.Short(), err)
-			a = statementAnswer{Error: clip(err.Error(), 200)}
-		} else {
+		switch {
+		case err == nil:
 			h.f.tally.add("statements", 1)
+		case body == nil:
+			a.Error = clip(err.Error(), 200)
+			fallthrough
+		default: // the answer says that it will never be taken
+			h.f.tally.refuse("statement", p.Key.Short(), err)
 		}
 		text, err := json.Marshal(a)
 		if err != nil {

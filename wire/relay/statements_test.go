@@ -15,6 +15,9 @@ func TestStatementsReachTheHubThroughTheGateway(t *testing.T) {
 		if string(b) == "bad" {
 			return nil, errors.New("signature does not hold")
 		}
+		if string(b) == "never" {
+			return []byte("not ever"), errors.New("of another worker")
+		}
 		return append([]byte(p.Key.Short()+" "), b[:min(len(b), 5)]...), nil
 	}}})
 	for _, at := range []string{r.hubAt, r.gateAt} {
@@ -33,12 +36,15 @@ func TestStatementsReachTheHubThroughTheGateway(t *testing.T) {
 		oneLine(t, err, ErrStatement)
 		_, err = s.Say(within(t), []byte("bad"))
 		oneLine(t, err, ErrStatement, "signature does not hold")
+		if answer, err := s.Say(within(t), []byte("never")); err != nil || string(answer) != "not ever" {
+			t.Errorf("answer %q, %v", answer, err)
+		}
 		s.Close()
 		_, err = s.Say(within(t), []byte("late"))
 		oneLine(t, err, ErrNotThere)
 	}
-	if n := r.hub.Counts()["statements"]; n != 6 {
-		t.Errorf("%d statements, want 6", n)
+	if n := r.hub.Counts(); n["statements"] != 6 || n["refused_statement"] != 4 {
+		t.Errorf("%d statements and %d refused, want 6 and 4", n["statements"], n["refused_statement"])
 	}
 	until(t, "all have left", func() bool { return r.hub.Status().Conns == 0 })
 }
