@@ -91,8 +91,8 @@ func (c *ledgerVerifyCmd) Run(ctx context.Context, a *app) error {
 				opinions
 			}{len(list), sum.Reports, amountsOf(&sum), opinions{sum.Agreed, sum.Disputed}})
 		}
-		a.stdout.printf("The books balance: %s, %s, %v pending, %v settled, %v void.\n",
-			plural(len(list), "worker"), plural(int(sum.Reports), "report"), sum.Pending, sum.Settled, sum.Voided)
+		a.stdout.printf("The books balance: %s, %s, %v pending, %v settled, %v void%s.\n",
+			plural(len(list), "worker"), plural(int(sum.Reports), "report"), sum.Pending, sum.Settled, sum.Voided, waits(sum.Waiting))
 		a.stdout.printf("Countersigned by their workers: %s. Disputed: %s.\n", plural(int(sum.Agreed), "report"), decimal(uint64(sum.Disputed)))
 		if sum.Disputed == 0 {
 			return nil
@@ -105,6 +105,14 @@ func (c *ledgerVerifyCmd) Run(ctx context.Context, a *app) error {
 		disputeTable(rows).print(a.stdout)
 		return nil
 	})
+}
+
+// waits is what a sum says of pay that no backbone may owe yet; "" where there is none.
+func waits(n ledger.NKVR) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", %v waits for a limit", n)
 }
 
 // maxDisputes is how many disputes are printed.
@@ -278,12 +286,12 @@ type kvr ledger.NKVR
 func (k *kvr) UnmarshalText(text []byte) error {
 	whole, part, _ := strings.Cut(string(text), ".")
 	n, err := strconv.ParseUint(whole, 10, 32)
-	if err != nil || len(part) > 9 {
-		return fmt.Errorf("want an amount of KVR such as 12 or 0.5, got %q", text)
+	var nano uint64
+	if err == nil {
+		nano, err = strconv.ParseUint((part + "000000000")[:9], 10, 32)
 	}
-	nano, err := strconv.ParseUint((part + "000000000")[:9], 10, 32)
-	if err != nil {
-		return fmt.Errorf("want an amount of KVR such as 12 or 0.5, got %q", text)
+	if err != nil || len(part) > 9 {
+		return fmt.Errorf("want an amount of KVR such as 12 or 0.5, at most %d, with up to nine decimals; got %q", math.MaxUint32, text)
 	}
 	*k = kvr(int64(n)*int64(ledger.KVR) + int64(nano))
 	return nil
@@ -357,7 +365,7 @@ func (c *ledgerRateCmd) Run(ctx context.Context, a *app) error {
 	if c.Rate != "" {
 		n, err := strconv.ParseInt(c.Rate, 10, 64)
 		if err != nil || n < 0 || n > math.MaxInt32 {
-			return usagef("want whole nKVR a byte, got %q", c.Rate)
+			return usagef("want whole nKVR a byte, 0 to %d, got %q", math.MaxInt32, c.Rate)
 		}
 		p.Rate = ledger.NKVR(n)
 	}

@@ -88,7 +88,7 @@ type walletExportCmd struct {
 
 // Help is printed by kvasir wallet export --help.
 func (walletExportCmd) Help() string {
-	return `Writes what a worker has earned, report by report with the sums, as CSV or JSON to standard output, signed by the key of this home's gateway. kvasir wallet verify checks such a file on any machine.
+	return `Writes what a worker has earned, report by report with the sums, as CSV or JSON to standard output, signed by the key of this home's gateway. kvasir wallet verify checks such a file on any machine. What is signed is what the books say: kvasir ledger verify checks those.
 
 Examples:
 

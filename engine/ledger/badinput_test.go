@@ -177,3 +177,18 @@ func TestHubCountsWhatItRefuses(t *testing.T) {
 		must(t, err)
 	})
 }
+
+// A list that a damaged row stands in says which row that is, in the words of this program.
+func TestAListSaysWhichRowIsDamaged(t *testing.T) {
+	both(t, func(t *testing.T) {
+		s := newSwarm(t, 1)
+		w := openWallet(t, temp(t), s)
+		poll(t, w, s.entries(next(t, s.reporter(1, 0), 1)))
+		run(t, w, "UPDATE reports SET worker = '*' || substr(worker, 2)")
+		_, err := w.Balances(t.Context())
+		wantError(t, err, ErrDamaged)
+		if text := err.Error(); strings.Contains(text, "sql:") || !strings.Contains(text, "row 1") || strings.Contains(text, "\n") {
+			t.Errorf("says %q", text)
+		}
+	})
+}

@@ -221,12 +221,21 @@ func (f *file) each(ctx context.Context, row func(scan func(...any) error) error
 		return f.explain(err)
 	}
 	defer func() { err = f.explain(errors.Join(err, rows.Close())) }()
-	for rows.Next() {
+	for n := 1; rows.Next(); n++ {
 		if err := row(rows.Scan); err != nil {
-			return err
+			return damage(err, n)
 		}
 	}
 	return rows.Err()
+}
+
+// damage says in which row of an answer a column is damaged, in the place of how database/sql says that.
+func damage(err error, row int) error {
+	inner := errors.Unwrap(err)
+	if !strings.HasPrefix(err.Error(), "sql: Scan error") || !errors.Is(inner, ErrDamaged) {
+		return err
+	}
+	return fmt.Errorf("%w, in row %d of what was asked for", inner, row)
 }
 
 // keyColumn scans the text of a key; a text that is none is damage.
