@@ -77,6 +77,7 @@ type stub struct {
 	topK   int
 	hidden int
 	lines  []int64 // stubLines x hidden
+	whole  []int64 // lines, of a row with all its picks here
 
 	mu   sync.Mutex
 	free time.Time // when all that was begun is done; under mu
@@ -93,12 +94,16 @@ func newStub(s Speed, topK, hidden int, seed uint64) *stub {
 	for i := range x.lines {
 		x.lines[i] = int64(math.RoundToEven(rng.NormFloat64() * stubSpread / float64(topK)))
 	}
+	x.whole = make([]int64, len(x.lines))
+	for i, v := range x.lines {
+		x.whole[i] = v * int64(topK)
+	}
 	return x
 }
 
 // another returns a device of its own that gives the same answers.
 func (s *stub) another() *stub {
-	return &stub{speed: s.speed, topK: s.topK, hidden: s.hidden, lines: s.lines}
+	return &stub{speed: s.speed, topK: s.topK, hidden: s.hidden, lines: s.lines, whole: s.whole}
 }
 
 // Forward implements moe.Experts.
@@ -111,6 +116,10 @@ func (s *stub) Forward(ctx context.Context, b *moe.Batch, out *moe.Partials) err
 		at := (lineOf(b.Row(r)) + b.Layer) % stubLines * s.hidden
 		picks := int64(b.First[r+1] - b.First[r])
 		sum := out.Sum[r*b.Hidden : (r+1)*b.Hidden]
+		if picks == int64(s.topK) {
+			copy(sum, s.whole[at:at+s.hidden])
+			continue
+		}
 		for i, v := range s.lines[at : at+s.hidden] {
 			sum[i] = v * picks
 		}

@@ -96,7 +96,7 @@ func (n *lane) admit(now time.Duration, bytes int) (arrives, again time.Duration
 	if start-here > n.span(n.queue-bytes) {
 		// Waiting for more room than is needed wakes the writer less often, and what it writes
 		// leaves at the same time, since the queue does not run empty.
-		room := n.span(n.queue - max(bytes, n.queue/4))
+		room := n.span(n.queue - max(bytes, n.queue/2))
 		return 0, n.free - room + n.lag, false
 	}
 	n.free = start + n.span(bytes)
