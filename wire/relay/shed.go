@@ -17,7 +17,7 @@ import (
 )
 
 // Once a worker is paired, all that goes on is sealed by the inner session, and outer TLS between machines of
-// one network seals it again for nothing: a hub spends 2.3 ms a megabyte on what the kernel splices in 0.5. So
+// one network seals it again for nothing: a hub opens and seals every byte that its kernel could splice. So
 // such a leg sheds it:
 //
 //  1. Who dials, a gateway or a backbone, offers to: with its request goes shedHeader, a value that only the
