@@ -129,6 +129,7 @@ func (s Serve) Run(ctx context.Context, o ServeObserver) (*ServeReport, error) {
 	if r.backend, err = cpu.Default(); err != nil {
 		return &r.report, err
 	}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(r.backend.Threads() + 1)) // as kvasir serve does
 	path, remove := s.Path, func() {}
 	if s.Like != "" && s.Path == "" {
 		made := Model{Like: s.Like, Seed: s.Seed}

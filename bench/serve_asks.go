@@ -89,6 +89,15 @@ const (
 	tickMost  = 50 * time.Millisecond
 )
 
+// fillTime is how long a burst takes to come: all at once would be a stampede, whose refusals wait for one another.
+const fillTime = 2 * time.Second
+
+// due is how many requests are to be sent by t after the beginning.
+func (j *clientJob) due(t time.Duration) int {
+	filled := min(1, t.Seconds()/fillTime.Seconds())
+	return int(float64(j.Burst)*filled + t.Seconds()*j.Rate)
+}
+
 // opened asks at a rate. Where more are under way than may be, one is left out, and counted.
 func (a *asking) opened(ctx context.Context) {
 	var wg sync.WaitGroup
@@ -98,7 +107,7 @@ func (a *asking) opened(ctx context.Context) {
 	defer tick.Stop()
 	start, sent := time.Now(), 0
 	for {
-		for due := a.job.Burst + int(time.Since(start).Seconds()*a.job.Rate); sent < due; sent++ {
+		for due := a.job.due(time.Since(start)); sent < due; sent++ {
 			select {
 			case places <- struct{}{}:
 				n := sent

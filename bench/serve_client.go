@@ -37,7 +37,7 @@ type clientJob struct {
 	Tokens  int
 	Clients int     // of closed; of open the most that ask at a time
 	Rate    float64 // of open, a second
-	Burst   int     // of open, that come at once at the beginning
+	Burst   int     // of open, that come besides at the beginning, within fillTime
 	Seconds float64
 }
 

@@ -201,3 +201,15 @@ func TestWhatAStreamSaysIsRead(t *testing.T) {
 		}
 	}
 }
+
+func TestPlacesFillWithoutAStampede(t *testing.T) {
+	j := clientJob{Rate: 10, Burst: 100}
+	for _, c := range []struct {
+		after time.Duration
+		want  int
+	}{{0, 0}, {fillTime / 2, 60}, {fillTime, 120}, {2 * fillTime, 140}} {
+		if got := j.due(c.after); got != c.want {
+			t.Errorf("%d requests after %v, want %d", got, c.after, c.want)
+		}
+	}
+}

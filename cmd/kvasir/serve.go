@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"net"
+	"runtime"
 	"strings"
 
 	"kvasir/engine"
+	"kvasir/kernels/cpu"
 )
 
 type serveCmd struct {
@@ -99,6 +101,7 @@ func (c *serveCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	leaveTheNetworkAThread()
 	r := serveReady{Model: n.Model(), Listen: n.Addr, URL: c.url(n) + "/v1", Lossy: c.lossy(), Keys: n.Keys}
 	for _, j := range n.Joins {
 		r.Workers = append(r.Workers, j.Line())
@@ -112,6 +115,14 @@ func (c *serveCmd) Run(ctx context.Context, a *app) error {
 		a.log.Warn("standard output", "err", err)
 	}
 	return ended(ctx, n.Run(ctx))
+}
+
+// leaveTheNetworkAThread lets Go run one goroutine more at a time than threads compute. Else a request that comes
+// while all compute waits until the runtime interrupts one of them: up to 10 ms, several times over.
+func leaveTheNetworkAThread() {
+	if b, err := cpu.Default(); err == nil { // an error was told by who loaded the model
+		runtime.GOMAXPROCS(b.Threads() + 1)
+	}
 }
 
 // url is where the server is reached from here, or by its name where it has one.
