@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"kvasir/engine/ledger"
+	"kvasir/wire/seal"
 )
 
 // A page far from the gateway shows what its own backbone has signed: 140 nKVR a pick, of 5 values.
@@ -60,4 +61,22 @@ func TestThePageSaysWhyThereIsNoWorkOrPay(t *testing.T) {
 			t.Errorf("%+v is not paid because %q, want %q", c.b, got, c.want)
 		}
 	}
+}
+
+// A backbone adds up what it has signed for a worker as the wallet does.
+func TestABackboneAndTheWalletSayTheSame(t *testing.T) {
+	v := newTown(t)
+	key := seal.NewKey()
+	v.worker(key, nil)
+	v.arrives(key)
+	v.until("the probation ends", func() bool {
+		v.generate(16, 8)
+		w := v.find(key)
+		return w != nil && w.Right > 0 && w.Wanted == 0
+	})
+	v.until("all is settled, and both say so", func() bool {
+		w, b := v.find(key), v.balance(key)
+		return w != nil && w.Settled > 0 && w.Voided == 0 && w.Settled == b.Settled && earned(w, v.backbone.Engine().model.Hidden).Pending == 0
+	})
+	v.verify()
 }
