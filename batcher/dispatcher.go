@@ -161,7 +161,7 @@ func (d *Dispatcher) run(ctx context.Context, r request) error {
 	if r.but != nil {
 		s.root.tried = append(s.root.tried, r.but)
 	}
-	s.out, s.err, s.last, s.hurry, s.trace = r.out, nil, nil, r.hurry, r.trace
+	s.out, s.err, s.last, s.hurry, s.trace, s.missing = r.out, nil, nil, r.hurry, r.trace, 0
 	if r.over != nil {
 		s.over, s.overJob = r.over.s, r.over.j
 	}

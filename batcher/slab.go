@@ -15,6 +15,7 @@ type slab struct {
 	batch  moe.Batch    // of rows that lie in the call's
 	answer moe.Partials // rows that lie in the call's, or in own
 	own    moe.Partials // page-locked
+	sheet  sheet
 	job    job
 	spread *spread // whose part it is
 }

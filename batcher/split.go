@@ -34,7 +34,7 @@ func Split(b *moe.Batch, n int, choose Choose) ([]Part, error) {
 	jobs := make([]*job, n+1)
 	for i, picks := range a.shares {
 		if picks > 0 {
-			jobs[i] = &job{batch: &moe.Batch{}}
+			jobs[i] = &job{batch: &moe.Batch{}, sheet: &sheet{}}
 			jobs[i].batch.Borrow(b.Shape)
 		}
 	}
@@ -60,7 +60,7 @@ func Combine(out, answer *moe.Partials, rows []int32) {
 // assignment is where each pick of a batch goes.
 type assignment struct {
 	to     []int32
-	at     []int32 // how many picks before it go to the same
+	at     []int32 // how many picks before it go to the same; once cut, its place in the sheet
 	shares []int   // picks of Nobody, then of each executor
 }
 
@@ -118,95 +118,139 @@ func (a *assignment) sole() (dest int, ok bool) {
 
 // cuts is room for cutting a batch.
 type cuts struct {
-	begin []int32 // of each part in picks, by destination
-	picks []pick  // of all parts, one part after the other
+	begin  []int32 // of each part in a sheet, by destination, Nobody's first
+	owners []int32 // of each row: the destination that has its first pick, or notOwned
 }
 
-// pick is a pick of a row of the call.
-type pick struct {
-	weight float32
-	row    int32
-	expert uint16
+// notOwned is who owns a row of which another part was owner before.
+const notOwned = Nobody - 1
+
+// sheet is where the picks of all parts of a batch lie, one part after the other. The first part has it.
+type sheet struct {
+	expert []uint16
+	weight []float32
+	rows   []int32
 }
 
 // sized returns s with n elements of any value.
 func sized[T any](s []T, n int) []T { return slices.Grow(s[:0], n)[:n] }
 
 // distribute gives each pick of j to the part of its destination, Nobody's first; a destination without picks
-// has none.
+// has none. It finds a place for the answer to each row of each part too.
 func (c *cuts) distribute(j *job, a *assignment, parts []*job) {
-	c.sort(j, a)
+	var all *sheet
+	c.begin = c.begin[:0]
+	n := int32(0)
+	for i, part := range parts {
+		if c.begin = append(c.begin, n); part == nil {
+			continue
+		}
+		if all == nil {
+			all = part.sheet
+			all.size(len(a.to))
+		}
+		hi := n + int32(a.shares[i])
+		part.batch.Expert, part.batch.Weight, part.rows = all.expert[n:hi:hi], all.weight[n:hi:hi], all.rows[n:hi:hi]
+		n = hi
+	}
+	c.sort(j, a, all)
+	c.own(j, a.to)
 	for i, part := range parts {
 		if part != nil {
-			part.fill(c.picks[c.begin[i]:c.begin[i+1]])
+			part.fill()
+			part.place(c.owners, int32(i+Nobody))
+			part.locate(j)
 		}
 	}
-	own(j, a.to, parts)
 }
 
-// sort puts each pick of j where those of its part are.
-func (c *cuts) sort(j *job, a *assignment) {
-	c.begin = append(c.begin[:0], 0)
-	n := int32(0)
-	for _, picks := range a.shares {
-		n += int32(picks)
-		c.begin = append(c.begin, n)
+func (s *sheet) size(picks int) {
+	s.expert, s.weight, s.rows = sized(s.expert, picks), sized(s.weight, picks), sized(s.rows, picks)
+}
+
+// sort puts each pick of j where those of its part are, with the row of j that it is of. Its loops are short,
+// since what they use is to fit into registers.
+func (c *cuts) sort(j *job, a *assignment, s *sheet) {
+	b := j.batch
+	n := len(b.Expert)
+	begin, at := c.begin, a.at[:n]
+	for i, d := range a.to[:n] {
+		at[i] += begin[d-Nobody]
 	}
-	c.picks = sized(c.picks, int(n))
-	b, picks, begin := j.batch, c.picks, c.begin[:len(c.begin)-1]
-	lo := b.First[0]
+	s.put(at, b.Expert, b.Weight[:n])
+	rows, lo := s.rows, int32(0)
 	for r, hi := range b.First[1:] {
-		row := j.row(r)
-		to, at, weight := a.to[lo:hi], a.at[lo:hi], b.Weight[lo:hi]
-		for i, e := range b.Expert[lo:hi] {
-			picks[begin[to[i]-Nobody]+at[i]] = pick{weight[i], row, e}
+		for _, p := range at[lo:hi] {
+			rows[p] = int32(r)
 		}
 		lo = hi
 	}
 }
 
-// fill makes a part of its picks. It writes without asking whether a row is new, since that is what a processor
-// cannot guess.
-func (j *job) fill(picks []pick) {
-	b := j.batch
-	rows, first := sized(j.rows, len(picks)), sized(b.First, len(picks)+1)
-	expert, weight := sized(b.Expert, len(picks)), sized(b.Weight, len(picks))
-	first[0] = 0
-	n, last := 0, int32(-1)
-	for i := range picks {
-		k := &picks[i]
-		expert[i], weight[i] = k.expert, k.weight
-		n += int(uint32(last-k.row) >> 31) // 1 if the row is new, for rows ascend
-		rows[n-1], first[n] = k.row, int32(i+1)
-		last = k.row
+// put puts picks at their places.
+func (s *sheet) put(at []int32, from []uint16, weights []float32) {
+	expert := s.expert
+	weight, weights, from := s.weight[:len(expert)], weights[:len(at)], from[:len(at)]
+	for i, p := range at {
+		expert[p], weight[p] = from[i], weights[i]
 	}
-	j.rows, b.First, b.Expert, b.Weight = rows[:n], first[:n+1], expert, weight
 }
 
-// own finds a place for the answer to each row of each part. Who has the first pick of a row owns it, unless
-// it was another's before.
-func own(j *job, to []int32, parts []*job) {
-	first := j.batch.First
-	for d, part := range parts {
-		if part == nil {
-			continue
+// own says who owns each row of j.
+func (c *cuts) own(j *job, to []int32) {
+	c.owners = sized(c.owners, j.batch.Rows)
+	for r, first := range j.batch.First[:len(c.owners)] {
+		c.owners[r] = to[first]
+	}
+	if j.rows == nil {
+		return
+	}
+	for r, place := range j.places {
+		if place < 0 {
+			c.owners[r] = notOwned
 		}
-		places, adds := sized(part.places, len(part.rows)), sized(part.adds, len(part.rows))
-		r, added := 0, int32(0)
-		for i, row := range part.rows {
-			if j.rows == nil {
-				r = int(row)
-			}
-			for j.rows != nil && j.rows[r] != row {
-				r++
-			}
-			place, more := row, int32(0)
-			if int(to[first[r]]) != d+Nobody || j.rows != nil && j.places[r] < 0 {
-				place, more = ^added, 1
-			}
-			places[i], adds[added] = place, int32(i)
-			added += more
+	}
+}
+
+// fill has a part, whose rows are one a pick, have each but once. It writes without asking whether a row is new,
+// since that is what a processor cannot guess.
+func (j *job) fill() {
+	rows, first := j.rows, sized(j.batch.First, len(j.rows)+1)
+	first[0] = 0
+	n, last := 0, int32(-1)
+	for i, r := range rows {
+		n += int(uint32(last-r) >> 31) // 1 if the row is new, for rows ascend
+		rows[n-1], first[n] = r, int32(i+1)
+		last = r
+	}
+	j.rows, j.batch.First = rows[:n], first[:n+1]
+}
+
+// place finds a place for the answer to each row of a part. Who has the first pick of a row owns it, unless it was
+// another's before. It does not ask either.
+func (j *job) place(owners []int32, dest int32) {
+	places, adds := sized(j.places, len(j.rows)), sized(j.adds, len(j.rows))
+	added := int32(0)
+	for i, r := range j.rows {
+		place, more := r, int32(0)
+		if owners[r] != dest {
+			place, more = ^added, 1
 		}
-		part.places, part.adds = places, adds[:added]
+		places[i], adds[added] = place, int32(i)
+		added += more
+	}
+	j.places, j.adds = places, adds[:added]
+}
+
+// locate makes the rows of a part, which are those of from, rows of the call.
+func (j *job) locate(from *job) {
+	if from.rows == nil {
+		return // they are the same
+	}
+	for i, r := range j.rows {
+		j.rows[i] = from.rows[r]
+		if j.places[i] >= 0 {
+			j.places[i] = from.rows[r]
+		}
 	}
 }

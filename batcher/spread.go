@@ -30,7 +30,9 @@ type spread struct {
 
 	mu      sync.Mutex // guards the rest
 	out     *moe.Partials
-	ready   []bool  // rows of out whose first answer is there; empty: the call is not divided
+	ready   []bool  // rows of out whose first answer is there, and one that is nobody's
+	missing int     // rows whose first answer is not there
+	now     []int32 // room for due
 	slabs   []*slab // of all parts; they are given back when the call ends
 	pending []*job  // answered, but not all added, since others are still to write there
 	err     error   // the first that no other executor can mend
@@ -53,6 +55,7 @@ type job struct {
 	// there until it has been answered; or else ^k for row k of own.
 	places []int32
 	own    *moe.Partials
+	sheet  *sheet  // the slab's own: its picks may lie there, or in that of another part of the call
 	adds   []int32 // rows of batch whose answers are still to be added: those that are in own
 	serve  func()  // sees a part to its end, in a goroutine of its own
 
@@ -168,8 +171,10 @@ func (s *spread) divide(root *job, answered bool) {
 	defer s.mu.Unlock()
 	if !answered {
 		s.out.Size(root.batch.Rows, root.batch.Hidden) // every row will be written
+		clear(s.out.Status)
+		s.missing = root.batch.Rows
 	}
-	s.ready = append(s.ready[:0], make([]bool, root.batch.Rows)...)
+	s.ready = sized(s.ready, root.batch.Rows+1)
 	for r := range s.ready {
 		s.ready[r] = answered
 	}
@@ -183,9 +188,10 @@ func (s *spread) part(j *job) *job {
 	s.mu.Unlock()
 	k.spread = s
 	k.batch.Borrow(j.batch.Shape)
+	k.batch.Expert, k.batch.Weight = k.sheet.expert[:0], k.sheet.weight[:0]
 	k.job = job{
-		batch: &k.batch, answer: &k.answer, own: &k.own,
-		rows: k.job.rows[:0], places: k.job.places[:0], adds: k.job.adds[:0], serve: k.job.serve,
+		batch: &k.batch, answer: &k.answer, own: &k.own, sheet: &k.sheet,
+		rows: k.sheet.rows[:0], places: k.job.places[:0], adds: k.job.adds[:0], serve: k.job.serve,
 		tried: append(k.job.tried[:0], j.tried...),
 		err:   j.err, full: j.full, wide: j.wide, waited: j.waited, slow: j.slow, again: j.again,
 	}
@@ -340,14 +346,24 @@ func (s *spread) settle(j *job, m *Member, o *outcome) (wide *job) {
 // keep takes the answer of a part into the call's, as far as it is not there, and what was waiting for it. mu
 // is held.
 func (s *spread) keep(j *job) {
-	for i, r := range j.rows {
-		if j.places[i] >= 0 {
-			s.ready[r] = true
-			s.out.Status[r] = moe.OK
-			s.out.Fault(int(r), j.answer.Status[i])
+	ready, nobodys := s.ready, int32(len(s.ready)-1)
+	for _, place := range j.places {
+		if place < 0 {
+			place = nobodys // whose a row is a processor cannot guess: this is no branch
+		}
+		ready[place] = true
+	}
+	alone := s.missing == len(ready)-1 // nothing of what is to be added can be
+	s.missing -= len(j.places) - len(j.adds)
+	for i, status := range j.answer.Status {
+		if status != moe.OK && j.places[i] >= 0 {
+			s.out.Fault(int(j.rows[i]), status)
 		}
 	}
 	s.pending = append(s.pending, j)
+	if alone && len(j.adds) > 0 {
+		return
+	}
 	left := s.pending[:0]
 	for _, k := range s.pending {
 		if s.add(k); len(k.adds) > 0 {
@@ -360,16 +376,30 @@ func (s *spread) keep(j *job) {
 
 // add adds those rows of an answer whose owners have been answered. mu is held.
 func (s *spread) add(j *job) {
-	left := j.adds[:0]
-	for _, i := range j.adds {
-		r := j.rows[i]
-		if !s.ready[r] {
-			left = append(left, i)
-			continue
-		}
-		s.out.AddSums(int(r), j.answer.Status[i], j.own.Row(int(^j.places[i])))
+	now := j.adds
+	if s.missing > 0 {
+		now = s.due(j)
+	} else {
+		j.adds = j.adds[:0]
 	}
-	j.adds = left
+	sums, hidden := j.own.Sum, s.out.Hidden
+	for _, i := range now {
+		at := int(^j.places[i]) * hidden
+		s.out.AddSums(int(j.rows[i]), j.answer.Status[i], sums[at:at+hidden])
+	}
+}
+
+// due takes from the rows that are to be added those that can be, without a branch on it. mu is held.
+func (s *spread) due(j *job) []int32 {
+	now, n, adds := sized(s.now, len(j.adds)), 0, j.adds
+	for k, i := range adds {
+		now[n], adds[k-n] = i, i
+		if s.ready[j.rows[i]] {
+			n++
+		}
+	}
+	s.now, j.adds = now, adds[:len(adds)-n]
+	return now[:n]
 }
 
 // wide takes the rows that came back Wide out of an answer and returns them as a job. It owns none of them.
@@ -393,6 +423,7 @@ func (s *spread) wide(j *job) *job {
 		j.answer.Status[r] = moe.OK
 		clear(j.answer.Row(r))
 	}
+	*part.sheet = sheet{p.Expert, p.Weight, part.rows}
 	s.lend(part)
 	return part
 }

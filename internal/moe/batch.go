@@ -244,11 +244,7 @@ func (b *Batch) validatePicks(experts int) error {
 	if len(b.Expert) != picks || len(b.Weight) != picks {
 		return fmt.Errorf("%w: %d experts and %d weights for %d picks", ErrInvalid, len(b.Expert), len(b.Weight), picks)
 	}
-	all := uint16(0) // is less than experts only if each of them is
-	for _, e := range b.Expert {
-		all |= e
-	}
-	if int(all) < experts {
+	if int(orOf(b.Expert)) < experts { // only if each of them is
 		return nil
 	}
 	for i, e := range b.Expert {
@@ -257,4 +253,15 @@ func (b *Batch) validatePicks(experts int) error {
 		}
 	}
 	return nil
+}
+
+// orOf returns all values or'ed: eight at a time, since every batch is looked at, and so are its parts.
+func orOf(x []uint16) (all uint16) {
+	for ; len(x) >= 8; x = x[8:] {
+		all |= x[0] | x[1] | x[2] | x[3] | x[4] | x[5] | x[6] | x[7]
+	}
+	for _, v := range x {
+		all |= v
+	}
+	return all
 }

@@ -2,6 +2,7 @@ package moe
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"unsafe"
@@ -65,6 +66,23 @@ func TestBatchValidateAcceptsAndRefuses(t *testing.T) {
 				t.Fatalf("error %v, want ErrInvalid with %q", err, tt.want)
 			}
 		})
+	}
+}
+
+func TestValidateShapeLooksAtEveryPick(t *testing.T) {
+	for picks := 1; picks <= 20; picks++ {
+		for bad := range picks {
+			b, err := NewBatch(Shape{Hidden: 4, Format: RowQ8}, 1, picks)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.Grow(make([]uint16, picks), make([]float32, picks))
+			b.Expert[bad] = 8
+			want := fmt.Sprintf("pick %d asks for expert 8 of 8", bad)
+			if err := b.ValidateShape(8); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%d picks: got %v, want %q", picks, err, want)
+			}
+		}
 	}
 }
 

@@ -152,7 +152,12 @@ func (p *Partials) AddSums(r int, s Status, sums []int64) {
 		p.Fault(r, s)
 		return
 	}
-	dst := p.Row(r)
+	dst := p.Sum
+	if p.places != nil {
+		dst = p.Row(r)
+	} else {
+		dst = dst[r*p.Hidden : (r+1)*p.Hidden] // as Row, which is a call
+	}
 	sums = sums[:len(dst)]
 	for k, v := range sums {
 		dst[k] += v
