@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
@@ -46,7 +47,10 @@ func TestServeGetsItsCertificateFromAnAuthority(t *testing.T) {
 	ask := func(addr string) error {
 		c := &http.Client{Transport: &http.Transport{
 			DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: ca.Pool(), MinVersion: tls.VersionTLS12},
-			Dial: func(string, string) (net.Conn, error) { return net.Dial("tcp", addr) }, // the name is known nowhere
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				var d net.Dialer
+				return d.DialContext(ctx, "tcp", addr) // the name is known nowhere
+			},
 		}}
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://node.example/v1/completions",
 			strings.NewReader(`{"prompt": "Once", "max_tokens": 3}`))
