@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 
 	"kvasir/wire/ws"
 )
@@ -94,14 +95,37 @@ func (r *gateRun) counters(ctx context.Context) error {
 	}
 	for way, open := range map[string]func(context.Context) (*gatePath, error){onSession: l.openSession, onSwarm: l.openSwarm} {
 		r.progress("counting dispatches, " + way)
-		if err := l.countWay(ctx, way, open, got); err != nil {
-			return fmt.Errorf("counting dispatches, %s: %w", way, err)
+		for range gateLooks {
+			if err := l.countWay(ctx, way, open, got); err != nil {
+				return fmt.Errorf("counting dispatches, %s: %w", way, err)
+			}
+			if !r.grew(way, got) {
+				break
+			}
 		}
 	}
 	for _, c := range gateCounters() {
 		r.line(r.base.judgeCounter(c, got[c.name]))
 	}
 	return ctx.Err()
+}
+
+// gateLooks is how often a way is counted at most where a count has grown: what grew does so every time, and what
+// timers add on a busy machine does not.
+const gateLooks = 3
+
+// grew reports whether a count of a way is more than its baseline.
+func (r *gateRun) grew(way string, got map[string]float64) bool {
+	return slices.ContainsFunc(gateCounters(), func(c gateCounter) bool {
+		return strings.HasPrefix(c.name, way+"_") && r.base.judgeCounter(c, got[c.name]).Verdict == grew
+	})
+}
+
+// keepLeast notes a count, unless it was less before.
+func keepLeast(got map[string]float64, name string, v float64) {
+	if before, ok := got[name]; !ok || v < before {
+		got[name] = v
+	}
 }
 
 // countLocal counts what computing allocates.
@@ -134,7 +158,8 @@ func (l *gateLayer) countWay(ctx context.Context, way string, open func(context.
 		}
 	}
 	p.close()
-	got[way+"_slab_bytes"] = float64(inUse() - before)
+	left := way + "_slab_bytes"
+	got[left] = max(got[left], float64(inUse()-before)) // the most: a leak may be rare
 	return err
 }
 
@@ -169,7 +194,7 @@ func (l *gateLayer) countDispatches(ctx context.Context, p *gatePath, way string
 		return nil
 	})
 	for name, list := range lists {
-		got[counterName(way, rows, name)] = round(lowerQuartile(list))
+		keepLeast(got, counterName(way, rows, name), round(lowerQuartile(list)))
 	}
 	return err
 }

@@ -72,7 +72,7 @@ func TestClientsThatVanishLeaveNothing(t *testing.T) {
 // TestLoadIsRefusedAndNothingFails asks more than fits: what does not is told to come again, and when.
 func TestLoadIsRefusedAndNothingFails(t *testing.T) {
 	s := QuickServe()
-	s.Load, s.Tokens, s.running, s.waiting = 2*time.Second, 8, 2, 2
+	s.Load, s.Tokens, s.running, s.waiting = 3*time.Second, 2, 2, 2
 	r, err := s.Run(t.Context(), ServeObserver{})
 	if err != nil {
 		t.Fatal(err)
