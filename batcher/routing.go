@@ -29,14 +29,9 @@ func (r *routing) note(b *moe.Batch) {
 		r.layers = append(r.layers, make([]picked, n)...)
 	}
 	l := &r.layers[b.Layer]
-	counts := l.counts
-	for _, e := range b.Expert {
-		if int(e) >= len(counts) {
-			counts = append(counts, make([]int64, int(e)+1-len(counts))...)
-		}
-		counts[e]++
+	for left := count(l.counts, b.Expert); len(left) > 0; left = count(l.counts, left) {
+		l.counts = append(l.counts, make([]int64, int(left[0])+1-len(l.counts))...)
 	}
-	l.counts = counts
 	if l.sum += int64(len(b.Expert)); l.sum > routingHalf {
 		l.sum = 0
 		for e := range l.counts {
@@ -44,6 +39,17 @@ func (r *routing) note(b *moe.Batch) {
 			l.sum += l.counts[e]
 		}
 	}
+}
+
+// count counts experts up to one for which there is no memory, and returns the rest.
+func count(counts []int64, experts []uint16) (left []uint16) {
+	for i, e := range experts {
+		if int(e) >= len(counts) {
+			return experts[i:]
+		}
+		counts[e]++
+	}
+	return nil
 }
 
 // Routing returns how often each expert was picked lately, by layer and expert. Rows are as long as the

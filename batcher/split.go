@@ -89,8 +89,9 @@ func (a *assignment) count(pick int, d int32) {
 // rest.
 func (a *assignment) look(b *moe.Batch, n int, holder []int32, nobody int32) {
 	a.reset(len(b.Expert), n)
-	to, at, shares := a.to, a.at, a.shares
-	for i, e := range b.Expert {
+	expert, shares := b.Expert, a.shares
+	to, at := a.to[:len(expert)], a.at[:len(expert)]
+	for i, e := range expert {
 		d := nobody
 		if int(e) < len(holder) {
 			d = holder[e]

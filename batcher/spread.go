@@ -382,19 +382,21 @@ func (s *spread) add(j *job) {
 	} else {
 		j.adds = j.adds[:0]
 	}
-	sums, hidden := j.own.Sum, s.out.Hidden
+	out, sums, hidden := s.out, j.own.Sum, s.out.Hidden
+	rows, places, status := j.rows, j.places, j.answer.Status
 	for _, i := range now {
-		at := int(^j.places[i]) * hidden
-		s.out.AddSums(int(j.rows[i]), j.answer.Status[i], sums[at:at+hidden])
+		at := int(^places[i]) * hidden
+		out.AddSums(int(rows[i]), status[i], sums[at:at+hidden])
 	}
 }
 
 // due takes from the rows that are to be added those that can be, without a branch on it. mu is held.
 func (s *spread) due(j *job) []int32 {
 	now, n, adds := sized(s.now, len(j.adds)), 0, j.adds
+	ready, rows := s.ready, j.rows
 	for k, i := range adds {
 		now[n], adds[k-n] = i, i
-		if s.ready[j.rows[i]] {
+		if ready[rows[i]] {
 			n++
 		}
 	}
