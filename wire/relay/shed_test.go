@@ -163,8 +163,12 @@ func TestLegsShedTLSAndTellNothing(t *testing.T) {
 			p, a := r.pair(b, r.gateAt)
 			mark := bytes.Repeat([]byte("of the inner session"), 5)
 			exchange(t, p.Conn, a.Conn, 5, 20)
-			go func() { _, _ = a.Conn.Write(mark) }()
+			written := make(chan error, 1)
+			go func() { _, err := a.Conn.Write(mark); written <- err }()
 			if _, err := io.ReadFull(p.Conn, make([]byte, len(mark))); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-written; err != nil { // what is written is kept when that is over
 				t.Fatal(err)
 			}
 			leg := atBackbone.of(a.Conn)
