@@ -12,7 +12,7 @@ import (
 // smallServe is a second of the built-in model, with the client in this process.
 func smallServe() Serve {
 	s := QuickServe()
-	s.Sequences, s.Tokens, s.Pairs, s.least = []int{1, 3}, 48, 1, time.Millisecond
+	s.Sequences, s.Tokens, s.Pairs, s.least = []int{1, 3}, 400, 1, time.Millisecond
 	return s
 }
 

@@ -84,7 +84,7 @@ func TestModelPrintsJSON(t *testing.T) {
 
 func TestServePrintsARowForEveryPoint(t *testing.T) {
 	t.Parallel()
-	args := []string{"serve", "--quick", "--sequences=1,2", "--tokens=48", "--repeat=1"}
+	args := []string{"serve", "--quick", "--sequences=1,2", "--tokens=400", "--repeat=1"}
 	o := kvasirBench(t, append(args, "--judge")...)
 	if o.status != statusDone || !strings.Contains(o.stdout, "kvasir-tiny") || strings.Count(o.stdout, " yes\n") != 2 {
 		t.Fatalf("exit status %d, standard output %q, standard error %q", o.status, o.stdout, o.stderr)

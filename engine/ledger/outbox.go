@@ -156,10 +156,11 @@ func (o *Outbox) Took(ctx context.Context, hub string, r *Report, g Given) error
 	return o.took(ctx, hub, r.Session.String(), r.Sequence, g)
 }
 
-// took forgets nothing before the item that the answer is about: the hub may not have had that.
+// took forgets nothing before the item that the answer is about: the hub may not have had that. A row that is
+// replaced by itself would count as written, though SQLite writes nothing of it.
 func (o *Outbox) took(ctx context.Context, hub, session string, sequence int64, g Given) error {
 	return o.file.update(ctx, func(t *tx) error {
-		err := t.exec(ctx, "UPDATE items SET given = 1 WHERE hub = $1 AND session = $2 AND sequence = $3", hub, session, sequence)
+		err := t.exec(ctx, "UPDATE items SET given = 1 WHERE hub = $1 AND session = $2 AND sequence = $3 AND given = 0", hub, session, sequence)
 		if err != nil {
 			return err
 		}
