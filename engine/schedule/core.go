@@ -107,12 +107,38 @@ type limits struct {
 	rows      int // the most of a micro-batch
 	flights   int // micro-batches under way at once
 	sequences int // that run at once
-	waiting   int // requests that wait to be admitted for the first time
+	waiting   int // requests that wait to be admitted for the first time, and have no place yet
 	grow      int // tokens of its answer for which there must be room when a sequence is admitted
 }
 
-// full reports whether no further request may wait.
-func (c *core) full() bool { return c.fresh >= c.limits.waiting }
+// full reports whether no further request may wait. Those for whom there are places do not wait: they are
+// admitted before long, however many come at once.
+func (c *core) full() bool { return c.fresh-c.seated() >= c.limits.waiting }
+
+// seated is how many of those who were never admitted have places, which nobody else has. Where memory is
+// short, nobody has.
+func (c *core) seated() (n int) {
+	free := c.sequences
+	for _, r := range c.running {
+		if free -= 1 + r.forks; r.short {
+			return 0
+		}
+	}
+	if c.held || free <= 0 || c.fresh < c.limits.waiting {
+		return 0 // in the last case it makes no difference
+	}
+	for _, q := range c.queues {
+		for _, t := range q {
+			if free -= 1 + t.forks; free < 0 {
+				return n
+			}
+			if t.fresh {
+				n++
+			}
+		}
+	}
+	return n
+}
 
 // submit lets a new task wait.
 func (c *core) submit(t *task) {

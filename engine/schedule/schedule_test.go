@@ -158,6 +158,36 @@ func TestFullQueueRefuses(t *testing.T) {
 	})
 }
 
+// TestBurstFillsPlacesThatAreFree has requests come faster than any is admitted. A request of two choices takes
+// two places.
+func TestBurstFillsPlacesThatAreFree(t *testing.T) {
+	c := core{bytes: testBytes, limits: limits{rows: 100, flights: 1, sequences: 5, waiting: 2, grow: 10}}
+	burst := func(forks int) (n int) {
+		for ; !c.full(); n++ {
+			c.submit(&task{class: Class(n % 2), have: 3, left: 5, forks: forks})
+			checkCore(t, &c)
+		}
+		return n
+	}
+	if n := burst(0); n != 5+2 {
+		t.Errorf("%d requests are taken by an idle server, want 5 that have places and 2 that wait", n)
+	}
+	list := c.admit(testBytes(1000))
+	if n := burst(0); len(list) != 5 || n != 0 {
+		t.Errorf("%d requests run and %d more are taken, want 5 and none", len(list), n)
+	}
+	for _, x := range list {
+		c.resumed(x, 0)
+		c.remove(x)
+	}
+	for _, x := range slices.Concat(c.queues[0], c.queues[1]) {
+		c.remove(x)
+	}
+	if n := burst(1); n != 2+2 {
+		t.Errorf("%d requests of two choices are taken, want 2 that have places and 2 that wait", n)
+	}
+}
+
 func TestFlightsAreUnderWayTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		before, next := held()
