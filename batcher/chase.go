@@ -28,7 +28,7 @@ var errBeaten = fmt.Errorf("batcher: beaten: %w", context.Canceled)
 //
 //  1. When it is late, others are asked too, if the budget allows it: a hedge. It has partials of its
 //     own, and the first answer ends the other.
-//  2. When it is very late, it is given up if there is somebody else, and is asked again
+//  2. When it is very late, it is given up as soon as there is somebody else, and is asked again
 //     elsewhere.
 //  3. When nobody else has come for Options.Wait after that, it is given up all the same.
 //
@@ -122,17 +122,25 @@ func (c *chase) ring() {
 			c.set(c.begs.giveUp)
 		}
 	case untilVeryLate:
-		if c.s.hurry || c.s.d.others(c.j, c.m) {
-			c.late = true
-			c.ctx.end(context.Canceled)
+		waited, most := time.Since(c.start), c.begs.giveUp+c.s.d.o.Wait
+		switch {
+		case c.s.hurry || c.s.d.others(c.j, c.m):
+		case waited < most: // somebody may join
+			c.set(min(waited+c.begs.giveUp, most))
 			return
+		default:
+			c.stage = untilHopeless
 		}
-		c.stage = untilHopeless
-		c.set(c.begs.giveUp + c.s.d.o.Wait)
+		c.giveUp()
 	case untilHopeless:
-		c.late = true
-		c.ctx.end(context.Canceled)
+		c.giveUp()
 	}
+}
+
+// giveUp ends the dispatch, whose answer others may have computed. c.mu is held.
+func (c *chase) giveUp() {
+	c.late = true
+	c.ctx.end(context.Canceled)
 }
 
 // hedge has others compute the same, and reports whether that settles the dispatch: it was answered, or

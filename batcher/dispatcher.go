@@ -259,20 +259,29 @@ func (d *Dispatcher) spend(picks int) bool {
 	return d.budget.take(picks)
 }
 
-// others reports whether somebody but m, who has not had its turn, might compute something of a job.
+// others reports whether all of a job might be computed without but, by those who have not had their turn. To
+// hold the rest of a layer is not enough.
 func (d *Dispatcher) others(j *job, but *Member) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.fallback != nil && !member(j.tried, d.fallback) {
 		return true
 	}
+	var held [moe.MaxExperts / 64]uint64
 	now := time.Now()
 	for _, m := range d.members {
-		if m != but && m.set.layer(j.batch.Layer) != nil && m.breaker.ask(now) != refuse && !member(j.tried, m) {
-			return true
+		if m != but && m.breaker.ask(now) != refuse && !member(j.tried, m) {
+			for i, word := range m.set.layer(j.batch.Layer) {
+				held[i] |= word
+			}
 		}
 	}
-	return false
+	for _, e := range j.batch.Expert {
+		if !has(held[:], int(e)) {
+			return false
+		}
+	}
+	return true
 }
 
 func member(list []*Member, m *Member) bool {
