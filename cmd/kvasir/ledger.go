@@ -233,7 +233,8 @@ func (c *ledgerTopCmd) Run(ctx context.Context, a *app) error {
 				Backbones []debtRow    `json:"backbones"`
 				Disputes  []disputeRow `json:"disputes"`
 				Refused   []refusedRow `json:"refused"`
-			}{walletRows(list), rows, disputeRows(disputes), refusedRows(refused)})
+				leftOut
+			}{walletRows(list), rows, disputeRows(disputes), refusedRows(refused), leftOutOf(w)})
 		}
 		printWallets(a.stdout, list)
 		if len(debts) > 0 {
@@ -250,6 +251,7 @@ func (c *ledgerTopCmd) Run(ctx context.Context, a *app) error {
 		for _, r := range refused {
 			a.stdout.printf("\nentry %d of hub %s: %s\n", r.Entry, r.Hub, oneLine(r.Reason))
 		}
+		leftOutOf(w).print(a.stdout)
 		return nil
 	})
 }
@@ -305,7 +307,7 @@ type ledgerGrantCmd struct {
 
 // Help is printed by kvasir ledger grant --help.
 func (ledgerGrantCmd) Help() string {
-	return `Every credit of a worker debits the backbone that has signed for the work. Without a limit it may owe anything. With one, what it signs beyond it is kept and waits, and is credited when the limit is raised.
+	return `Every credit of a worker debits the backbone that has signed for the work. Without a limit it may owe anything. With one, what it signs beyond it is kept and waits, and is credited when the limit is raised. A limit may be set before the first report comes, and holds from that one on: of a key that the books have not seen, or know as a worker's, a line says so.
 
 Example:
 
@@ -315,11 +317,22 @@ Example:
 // Run sets the limit.
 func (c *ledgerGrantCmd) Run(ctx context.Context, a *app) error {
 	return a.books(ctx, c.booksFlag, func(w *ledger.Wallet) error {
-		credited, err := w.Grant(ctx, c.Backbone.key(), ledger.NKVR(c.Limit))
+		key := c.Backbone.key()
+		signs, works, err := w.Seen(ctx, key)
 		if err != nil {
 			return err
 		}
-		a.stdout.printf("%s may owe %v. Of what had waited, %v is credited.\n", c.Backbone.key().Short(), ledger.NKVR(c.Limit), credited)
+		credited, err := w.Grant(ctx, key, ledger.NKVR(c.Limit))
+		if err != nil {
+			return err
+		}
+		a.stdout.printf("%s may owe %v. Of what had waited, %v is credited.\n", key.Short(), ledger.NKVR(c.Limit), credited)
+		switch {
+		case !signs && works:
+			a.stderr.printf("kvasir: %s is the key of a worker, and has signed no report as a backbone: the limit holds from its first one on\n", key)
+		case !signs:
+			a.stderr.printf("kvasir: no report of %s has come yet: the limit holds from its first one on; if that was meant for another backbone, kvasir ledger top --json prints the keys\n", key)
+		}
 		return nil
 	})
 }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -80,6 +82,17 @@ func TestLedgerCommandsTellTheBooks(t *testing.T) {
 	says(`"owed_nkvr": 26836992`, "ledger", "top", "--json", "-n", "1")
 	says("may owe 0.50000 KVR", "ledger", "grant", backbone.String(), "0.5")
 	says("0.50000 KVR", "ledger", "top")
+	warns := func(want, key string) {
+		t.Helper()
+		r := kvasir(t, "ledger", "grant", key, "2", "--home", home)
+		if r.status != 0 || !strings.Contains(r.stderr, want) || (want == "") != (r.stderr == "") || strings.Count(r.stderr, "\n") > 1 {
+			t.Errorf("ledger grant %s warns %q, want %q", key, r.stderr, want)
+		}
+	}
+	warns("", backbone.String())
+	warns("is the key of a worker", worker.String())
+	stranger := seal.NewKey().Public().String()
+	warns("no report of "+stranger+" has come yet: the limit holds from its first one on", stranger)
 	says("the beginning", "ledger", "rate")
 	says("2100-01-31T00:00:00Z            8", "ledger", "rate", "8", "--since", "2100-01-31T00:00:00Z")
 	says("0.01789 KVR", "wallet")
@@ -92,6 +105,15 @@ func TestLedgerCommandsTellTheBooks(t *testing.T) {
 	says(`"convicted": []`, "ledger", "convicted", "--json")
 }
 
+// mistyped is the text of a key with another first character.
+func mistyped(key seal.PublicKey) string {
+	text := key.String()
+	if text[0] == 'A' {
+		return "B" + text[1:]
+	}
+	return "A" + text[1:]
+}
+
 func TestLedgerCommandsRefuse(t *testing.T) {
 	t.Parallel()
 	home, worker, backbone := ledgerHome(t)
@@ -102,7 +124,10 @@ func TestLedgerCommandsRefuse(t *testing.T) {
 	}{
 		{2, "amount of KVR", []string{"ledger", "grant", backbone.String(), "much"}},
 		{2, "amount of KVR", []string{"ledger", "grant", backbone.String(), "0.0000000001"}},
-		{2, "", []string{"ledger", "grant", "nobody", "1"}},
+		{2, "48", []string{"ledger", "grant", "nobody", "1"}},
+		{2, "checksum", []string{"ledger", "grant", mistyped(backbone), "1"}},
+		{2, "amount of KVR", []string{"ledger", "grant", backbone.String(), ""}},
+		{2, "amount of KVR", []string{"ledger", "grant", "--", backbone.String(), "-1"}},
 		{2, "at most 4294967295", []string{"ledger", "grant", backbone.String(), "99999999999999999999"}},
 		{2, "whole nKVR", []string{"ledger", "rate", "7.5"}},
 		{2, "0 to 2147483647", []string{"ledger", "rate", "99999999999"}},
@@ -153,4 +178,79 @@ func TestWalletsAreShownExportedAndVerified(t *testing.T) {
 		kvasir(t, "wallet", "verify", file).wantFailure(t, statusFailed, "the signature does not fit")
 	}
 	kvasir(t, "wallet", "export", worker.String(), "--since", "yesterday", "--home", home).wantFailure(t, statusUsage, "--since")
+}
+
+// What has to do with a part of the reports says so, and what came before.
+func TestAPartOfAWalletSaysThatItIsOne(t *testing.T) {
+	t.Parallel()
+	home, worker, _ := ledgerHome(t)
+	since := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
+	const before = "Before that: 0.00895 KVR pending, 0.01789 KVR settled, 0.00000 KVR void."
+	args := []string{worker.String(), "--since", since.Format(time.RFC3339), "--home", home}
+	history := kvasir(t, append([]string{"wallet", "history"}, args...)...).wantDone(t)
+	want := "Partial: only what was signed from " + since.Format(time.RFC3339) + " on. " + before
+	if !strings.Contains(history.stdout, want) {
+		t.Errorf("history says\n%s\nwant %q in it", history.stdout, want)
+	}
+	newest := kvasir(t, "wallet", "history", worker.String(), "-n", "2", "--home", home).wantDone(t)
+	if !strings.Contains(newest.stdout, "The newest 2 of 3 reports") || strings.Contains(newest.stdout, "Partial") {
+		t.Errorf("history says\n%s", newest.stdout)
+	}
+	for _, format := range []string{"--json=false", "--json"} {
+		r := kvasir(t, append([]string{"wallet", "export", format}, args...)...).wantDone(t)
+		file := filepath.Join(t.TempDir(), "account")
+		if err := os.WriteFile(file, []byte(r.stdout), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		v := kvasir(t, "wallet", "verify", file).wantDone(t)
+		if !strings.Contains(v.stdout, want) || !strings.Contains(v.stdout, "0 reports, 0.00000 KVR pending") {
+			t.Errorf("verify says\n%s\nwant %q in it", v.stdout, want)
+		}
+		said := kvasir(t, "wallet", "verify", file, "--json").wantDone(t).stdout
+		for _, want := range []string{`"partial": true`, `"since": "` + since.Format(time.RFC3339), `"settled_nkvr": 17891328`} {
+			if !strings.Contains(said, want) {
+				t.Errorf("verify --json says\n%s\nwant %q in it", said, want)
+			}
+		}
+	}
+}
+
+// A damaged row is named and left out of lists, and nothing that depends on it is signed.
+func TestDamagedWalletsAreShownAndNotSigned(t *testing.T) {
+	t.Parallel()
+	home, worker, backbone := ledgerHome(t)
+	change := func(query string) {
+		t.Helper()
+		db, err := sql.Open("sqlite", filepath.Join(home, "wallet.db"))
+		if err == nil {
+			_, err = db.Exec(query)
+			err = errors.Join(err, db.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	export := func(args ...string) outcome {
+		return kvasir(t, append([]string{"wallet", "export", worker.String(), "--home", home}, args...)...)
+	}
+	change("UPDATE reports SET picks = picks + 1 WHERE id = 2")
+	for _, args := range [][]string{{}, {"--json"}, {"--since", "2100-01-01T00:00:00Z"}} {
+		export(args...).wantFailure(t, statusFailed, "nothing is signed: ledger: books do not balance: report 2: 105 picks, signed are 104")
+	}
+	change("UPDATE reports SET picks = picks - 1 WHERE id = 2")
+	export().wantDone(t)
+	change("UPDATE reports SET worker = '*' || substr(worker, 2) WHERE id = 2")
+	for _, args := range [][]string{{"wallet", "show"}, {"ledger", "top"}, {"wallet", "show", "--json"}, {"ledger", "top", "--json"}} {
+		r := kvasir(t, append(args, "--home", home)...).wantDone(t)
+		rest := worker.Short()
+		if args[0] == "ledger" {
+			rest = backbone.Short()
+		}
+		for _, want := range []string{rest, "worker: ledger: file is damaged: key", "*" + worker.String()[1:]} {
+			if !strings.Contains(r.stdout, want) {
+				t.Errorf("%v says\n%s\nwant %q in it", args, r.stdout, want)
+			}
+		}
+	}
+	export().wantFailure(t, statusFailed, "nothing is signed")
 }

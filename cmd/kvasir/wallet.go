@@ -68,6 +68,25 @@ func printWallets(s *screen, list []ledger.Balance) {
 	}
 }
 
+// leftOut is what lists could not show, in JSON.
+type leftOut struct {
+	Damaged []string `json:"damaged,omitempty"`
+}
+
+func leftOutOf(w *ledger.Wallet) leftOut { return leftOut{w.Damaged()} }
+
+// print says what is not in the lists above.
+func (l leftOut) print(s *screen) {
+	if len(l.Damaged) == 0 {
+		return
+	}
+	s.printf("\nNot shown, for the file is damaged there: %s. kvasir ledger verify looks at all; put back a copy.\n",
+		plural(len(l.Damaged), "row"))
+	for _, what := range l.Damaged {
+		s.printf("\n%s\n", oneLine(what))
+	}
+}
+
 // Run prints the balances.
 func (c *walletShowCmd) Run(ctx context.Context, a *app) error {
 	return a.books(ctx, c.booksFlag, func(w *ledger.Wallet) error {
@@ -78,9 +97,11 @@ func (c *walletShowCmd) Run(ctx context.Context, a *app) error {
 		if c.JSON {
 			return a.stdout.printJSON(struct {
 				Workers []walletRow `json:"workers"`
-			}{walletRows(list)})
+				leftOut
+			}{walletRows(list), leftOutOf(w)})
 		}
 		printWallets(a.stdout, list)
+		leftOutOf(w).print(a.stdout)
 		return nil
 	})
 }

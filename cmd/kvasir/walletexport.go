@@ -59,12 +59,17 @@ func (c *walletHistoryCmd) Run(ctx context.Context, a *app) error {
 		lines := account.Lines[max(0, len(account.Lines)-int(c.N)):]
 		if c.JSON {
 			return a.stdout.printJSON(struct {
+				part
 				Reports []ledger.Line `json:"reports"`
-			}{lines})
+			}{partOf(&account), lines})
 		}
+		a.stdout.printf("%s", partial(&account))
 		if len(lines) == 0 {
-			a.stdout.printf("Nothing was signed for this worker.\n")
+			a.stdout.printf("Nothing was signed for this worker%s.\n", sinceWhen(&account))
 			return nil
+		}
+		if n := len(account.Lines); n > len(lines) {
+			a.stdout.printf("The newest %d of %s; -n %d prints all.\n\n", len(lines), plural(n, "report"), n)
 		}
 		t := table{
 			head:  []string{"time", "backbone", "session", "report", "picks", "amount", "state", "class"},
@@ -79,6 +84,31 @@ func (c *walletHistoryCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
+// part says of which part of an account something is, in JSON; nothing where it is of all.
+type part struct {
+	Partial bool        `json:"partial,omitempty"`
+	Since   time.Time   `json:"since,omitzero"`
+	Before  ledger.Sums `json:"before,omitzero"`
+}
+
+func partOf(a *ledger.Account) part { return part{a.Partial, a.Since, a.Before} }
+
+// partial is what an account says of that it is partial, a line; "" where it is not.
+func partial(a *ledger.Account) string {
+	if !a.Partial {
+		return ""
+	}
+	return fmt.Sprintf("Partial: only what was signed%s. Before that: %v pending, %v settled, %v void%s.\n",
+		sinceWhen(a), a.Before.Pending, a.Before.Settled, a.Before.Voided, waits(a.Before.Waiting))
+}
+
+func sinceWhen(a *ledger.Account) string {
+	if !a.Partial {
+		return ""
+	}
+	return " from " + a.Since.Format(time.RFC3339) + " on"
+}
+
 type walletExportCmd struct {
 	Worker publicKey `arg:"" help:"Key of the worker, as kvasir wallet --json prints it." placeholder:"WORKER"`
 	sinceFlag
@@ -88,7 +118,7 @@ type walletExportCmd struct {
 
 // Help is printed by kvasir wallet export --help.
 func (walletExportCmd) Help() string {
-	return `Writes what a worker has earned, report by report with the sums, as CSV or JSON to standard output, signed by the key of this home's gateway. kvasir wallet verify checks such a file on any machine. What is signed is what the books say: kvasir ledger verify checks those.
+	return `Writes what a worker has earned, report by report with the sums, as CSV or JSON to standard output, signed by the key of this home's gateway. kvasir wallet verify checks such a file on any machine. Before it signs, the gateway verifies what it adds up: the signatures and the chains of all sessions of the worker, its transfers and its balances; where one is wrong it writes nothing and names the first that is, and the exit status is 1. With --since the file says that it is partial, and has the sums of what was signed before, as they are now.
 
 Examples:
 
@@ -107,9 +137,9 @@ func (c *walletExportCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	return a.books(ctx, c.booksFlag, func(w *ledger.Wallet) error {
-		account, err := w.Account(ctx, c.Worker.key(), since)
+		account, err := w.Proven(ctx, c.Worker.key(), since)
 		if err != nil {
-			return err
+			return fmt.Errorf("nothing is signed: %w", err)
 		}
 		key, err := a.homeFolder().Key(seal.Gateway)
 		if err != nil {
@@ -172,16 +202,17 @@ func (c *walletVerifyCmd) Run(a *app) error {
 			Worker  string    `json:"worker"`
 			At      time.Time `json:"at"`
 			Reports int       `json:"reports"`
+			part
 			amounts
-		}{account.Gateway.String(), account.Worker.String(), account.At, len(account.Lines),
+		}{account.Gateway.String(), account.Worker.String(), account.At, len(account.Lines), partOf(&account),
 			amounts{int64(account.Pending), int64(account.Settled), int64(account.Voided), int64(account.Waiting)}})
 	}
 	more := ""
 	if account.Waiting > 0 {
 		more = fmt.Sprintf(", and %v wait for a backbone's limit", account.Waiting)
 	}
-	a.stdout.printf("Signed by gateway %v at %s.\nWorker %v: %d reports, %v pending, %v settled, %v void%s.\n",
-		account.Gateway, account.At.Format(time.RFC3339), account.Worker, len(account.Lines),
+	a.stdout.printf("Signed by gateway %v at %s.\n%sWorker %v: %d reports, %v pending, %v settled, %v void%s.\n",
+		account.Gateway, account.At.Format(time.RFC3339), partial(&account), account.Worker, len(account.Lines),
 		account.Pending, account.Settled, account.Voided, more)
 	return nil
 }

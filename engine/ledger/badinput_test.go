@@ -178,17 +178,43 @@ func TestHubCountsWhatItRefuses(t *testing.T) {
 	})
 }
 
-// A list that a damaged row stands in says which row that is, in the words of this program.
-func TestAListSaysWhichRowIsDamaged(t *testing.T) {
+// A list names the rows of it that are damaged, once, and has all others.
+func TestAListNamesWhatIsDamagedAndHasTheRest(t *testing.T) {
 	both(t, func(t *testing.T) {
-		s := newSwarm(t, 1)
-		w := openWallet(t, temp(t), s)
-		poll(t, w, s.entries(next(t, s.reporter(1, 0), 1)))
-		run(t, w, "UPDATE reports SET worker = '*' || substr(worker, 2)")
-		_, err := w.Balances(t.Context())
-		wantError(t, err, ErrDamaged)
-		if text := err.Error(); strings.Contains(text, "sql:") || !strings.Contains(text, "row 1") || strings.Contains(text, "\n") {
-			t.Errorf("says %q", text)
+		s := newSwarm(t, 2)
+		var said bytes.Buffer
+		w, err := OpenWallet(t.Context(), temp(t), s.root.Public(), slog.New(slog.NewTextHandler(&said, nil)))
+		must(t, err)
+		t.Cleanup(func() { _ = w.Close() })
+		poll(t, w, s.entries(next(t, s.reporter(1, 0), 1), next(t, s.reporter(2, 1), 2)))
+		bad := "*" + s.workers[0].String()[1:]
+		run(t, w, "UPDATE reports SET worker = $1 WHERE id = 1", bad)
+		run(t, w, "INSERT INTO limits (backbone, nkvr) VALUES ('nobody', 1)")
+		for range 2 {
+			all, err := w.Balances(t.Context())
+			must(t, err)
+			debts, err := w.Debts(t.Context())
+			must(t, err)
+			if len(all) != 1 || all[0].Worker != s.workers[1] || all[0].Pending != 2*perPick || len(debts) != 1 || debts[0].Owed != 3*perPick {
+				t.Errorf("lists %+v and %+v", all, debts)
+			}
+		}
+		got := w.Damaged()
+		if len(got) != 2 || !strings.HasPrefix(got[0], "worker: ") || !strings.Contains(got[0], bad) || !strings.Contains(got[1], "nobody") ||
+			strings.Contains(strings.Join(got, ""), "\n") || strings.Contains(strings.Join(got, ""), "sql:") {
+			t.Errorf("left out %q", got)
+		}
+		if n := strings.Count(said.String(), "left out of lists"); n != 2 || w.Counts()["refused_ledger_damaged"] != 2 {
+			t.Errorf("said %d times, counted %v:\n%s", n, w.Counts(), &said)
+		}
+		if isURL(w.file.path) || w.file.lock != nil {
+			return // a column of numbers takes nothing else there
+		}
+		run(t, w, "UPDATE accounts SET balance = 'much' WHERE owner = $1", s.workers[1].String())
+		all, err := w.Balances(t.Context())
+		must(t, err)
+		if got := w.Damaged(); len(all) != 0 || len(got) != 3 || !strings.HasPrefix(got[2], "worker "+s.workers[1].String()) {
+			t.Errorf("lists %+v, left out %q", all, got)
 		}
 	})
 }

@@ -29,7 +29,7 @@ const balances = `SELECT r.worker, count(*), sum(r.picks), sum(r.bytes),
 		count(CASE WHEN s.id IS NOT NULL AND NOT ` + disputed + ` THEN 1 END), count(CASE WHEN ` + disputed + ` THEN 1 END)
 	FROM reports r LEFT JOIN statements s ON ` + about + " "
 
-// Balances returns all workers, by key.
+// Balances returns all workers, by key, but for those that Damaged names.
 func (w *Wallet) Balances(ctx context.Context) ([]Balance, error) {
 	return w.balances(ctx, balances+" GROUP BY r.worker ORDER BY r.worker")
 }
@@ -44,14 +44,14 @@ func (w *Wallet) Balance(ctx context.Context, worker seal.PublicKey) (Balance, e
 }
 
 func (w *Wallet) balances(ctx context.Context, query string, args ...any) (all []Balance, err error) {
-	err = w.file.each(ctx, func(scan func(...any) error) error {
+	err = w.list(ctx, "worker", func(scan func(...any) error) (seal.PublicKey, error) {
 		var b Balance
-		if err := scan(keyColumn{&b.Worker}, &b.Reports, &b.Picks, &b.Output, &b.Pending, &b.Settled, &b.Voided, &b.Waiting,
-			&b.Agreed, &b.Disputed); err != nil {
-			return err
+		err := scan(keyColumn{&b.Worker}, &b.Reports, &b.Picks, &b.Output, &b.Pending, &b.Settled, &b.Voided, &b.Waiting,
+			&b.Agreed, &b.Disputed)
+		if err == nil {
+			all = append(all, b)
 		}
-		all = append(all, b)
-		return nil
+		return b.Worker, err
 	}, query, args...)
 	return all, err
 }
@@ -64,15 +64,15 @@ type Debt struct {
 	Waiting  NKVR // beyond the limit
 }
 
-// Debts returns all backbones, by key.
+// Debts returns all backbones, by key, but for those that Damaged names.
 func (w *Wallet) Debts(ctx context.Context) (all []Debt, err error) {
-	err = w.file.each(ctx, func(scan func(...any) error) error {
+	err = w.list(ctx, "backbone", func(scan func(...any) error) (seal.PublicKey, error) {
 		var d Debt
-		if err := scan(keyColumn{&d.Backbone}, &d.Owed, &d.Limit, &d.Waiting); err != nil {
-			return err
+		err := scan(keyColumn{&d.Backbone}, &d.Owed, &d.Limit, &d.Waiting)
+		if err == nil {
+			all = append(all, d)
 		}
-		all = append(all, d)
-		return nil
+		return d.Backbone, err
 	}, `SELECT b.key, coalesce((SELECT -balance FROM accounts WHERE kind = 'backbone' AND owner = b.key), 0),
 		coalesce((SELECT nkvr FROM limits WHERE backbone = b.key), -1),
 		coalesce((SELECT sum(nkvr) FROM reports WHERE backbone = b.key AND funded = 0 AND verdict <> 'voided'), 0)

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,16 +28,28 @@ func TestExportsAreSignedAndAddUp(t *testing.T) {
 		}
 		later, err := w.Account(t.Context(), s.workers[0], epoch.Add(time.Second))
 		must(t, err)
-		if len(later.Lines) != 0 || later.Settled != 0 {
+		if len(later.Lines) != 0 || later.Sums != (Sums{}) || !later.Partial || !later.Since.Equal(epoch.Add(time.Second)) || later.Before != account.Sums {
 			t.Fatalf("later than all: %+v", later)
 		}
 		gateway := seal.NewKey()
-		for name, export := range map[string]func(seal.Key, time.Time) ([]byte, error){"JSON": account.JSON, "CSV": account.CSV} {
-			data, err := export(gateway, epoch)
+		for _, c := range []struct {
+			name, says string
+			want       Account
+			export     func(Account, seal.Key, time.Time) ([]byte, error)
+		}{
+			{"JSON", `"reports"`, account, Account.JSON},
+			{"CSV", "# kvasir wallet 2\n", account, Account.CSV},
+			{"JSON of a part", `"partial": true`, later, Account.JSON},
+			{"CSV of a part", "# partial true\n# since 2026-03-01T12:00:01Z\n# before_pending_nkvr 172032\n", later, Account.CSV},
+		} {
+			name, want := c.name, c.want
+			data, err := c.export(want, gateway, epoch)
 			must(t, err)
+			if !bytes.Contains(data, []byte(c.says)) {
+				t.Errorf("%s does not say %q:\n%s", name, c.says, data)
+			}
 			got, err := VerifyExport(data)
 			must(t, err)
-			want := account
 			want.Gateway, want.At = gateway.Public(), epoch
 			if !reflect.DeepEqual(got, want) {
 				t.Errorf("%s: %+v\nwant %+v", name, got, want)
@@ -59,11 +72,42 @@ func TestExportsAreSignedAndAddUp(t *testing.T) {
 	})
 }
 
+// What is proven is what an account adds up, and no more: what others have does not stop it.
+func TestAnAccountIsProvenByWhatItAddsUp(t *testing.T) {
+	both(t, func(t *testing.T) {
+		s := newSwarm(t, 2)
+		w := openWallet(t, temp(t), s)
+		a, b := s.reporter(1, 0), s.reporter(2, 1)
+		poll(t, w, s.entries(next(t, a, 1), next(t, b, 1), nextAudited(t, a, 2, holds(1)), nextAudited(t, b, 2, holds(1))))
+		run(t, w, "UPDATE reports SET picks = picks + 1 WHERE worker = $1", s.workers[1].String())
+		for _, since := range []time.Time{{}, epoch.Add(time.Second)} {
+			want, err := w.Account(t.Context(), s.workers[0], since)
+			must(t, err)
+			got, err := w.Proven(t.Context(), s.workers[0], since)
+			must(t, err)
+			if !reflect.DeepEqual(got, want) || got.Settled+got.Before.Settled != perPick {
+				t.Errorf("proven %+v\nwant %+v", got, want)
+			}
+			_, err = w.Proven(t.Context(), s.workers[1], since)
+			wantError(t, err, ErrUnbalanced)
+			if !strings.Contains(err.Error(), "report 2: 2 picks, signed are 1") {
+				t.Errorf("not the first that is wrong: %v", err)
+			}
+		}
+		// A report that was given to somebody else, with the money: neither has an account that adds up.
+		run(t, w, "UPDATE entries SET account = (SELECT id FROM accounts WHERE kind = 'pending' AND owner = $1) WHERE transfer = 1 AND nkvr > 0",
+			s.workers[1].String())
+		run(t, w, resum)
+		_, err := w.Proven(t.Context(), s.workers[0], time.Time{})
+		wantError(t, err, ErrUnbalanced)
+	})
+}
+
 // TestExportsOfTheVersionBeforeAreRead checks what a gateway wrote that knew no class.
 func TestExportsOfTheVersionBeforeAreRead(t *testing.T) {
 	key := seal.NewKey()
 	backbone := seal.PublicKey{1}
-	want := Account{Gateway: key.Public(), Worker: seal.PublicKey{2}, At: epoch, Pending: 7,
+	want := Account{Gateway: key.Public(), Worker: seal.PublicKey{2}, At: epoch, Sums: Sums{Pending: 7},
 		Lines: []Line{{Time: epoch, Backbone: backbone, Session: SessionID{3}, Report: 1, Picks: 5, NKVR: 7, State: "pending"}}}
 	text := fmt.Sprintf("# kvasir wallet 1\n# gateway %s\n# worker %s\n# at 2026-03-01T12:00:00Z\n# pending_nkvr 7\n"+
 		"# settled_nkvr 0\n# voided_nkvr 0\n# waiting_nkvr 0\ntime,backbone,session,report,picks,nkvr,state\n"+
@@ -82,7 +126,7 @@ func TestExportsOfTheVersionBeforeAreRead(t *testing.T) {
 
 func FuzzVerifyExport(f *testing.F) {
 	key := seal.NewKey()
-	a := Account{Worker: key.Public(), Pending: 7, Lines: []Line{{Time: epoch, Backbone: key.Public(), Report: 1, Picks: 1, NKVR: 7, State: "pending"}}}
+	a := Account{Worker: key.Public(), Sums: Sums{Pending: 7}, Lines: []Line{{Time: epoch, Backbone: key.Public(), Report: 1, Picks: 1, NKVR: 7, State: "pending"}}}
 	for _, export := range []func(seal.Key, time.Time) ([]byte, error){a.JSON, a.CSV} {
 		data, err := export(key, epoch)
 		must(f, err)

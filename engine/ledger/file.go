@@ -214,9 +214,32 @@ func own(err error) bool {
 	return refusal(err)
 }
 
+// querier is a database, or a transaction that only reads.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// snapshot has do read all as it is at one time, whatever others write meanwhile.
+func (f *file) snapshot(ctx context.Context, do func(querier) error) error {
+	options := sql.TxOptions{ReadOnly: true}
+	if f.lock != nil {
+		options.Isolation = sql.LevelRepeatableRead // SQLite has no other
+	}
+	t, err := f.db.BeginTx(ctx, &options)
+	if err != nil {
+		return f.explain(err)
+	}
+	defer func() { _ = t.Rollback() }() // nothing was written
+	return do(t)
+}
+
 // each runs a query and calls row for each of its rows.
-func (f *file) each(ctx context.Context, row func(scan func(...any) error) error, query string, args ...any) (err error) {
-	rows, err := f.db.QueryContext(ctx, query, args...)
+func (f *file) each(ctx context.Context, row func(scan func(...any) error) error, query string, args ...any) error {
+	return f.eachOf(ctx, f.db, row, query, args...)
+}
+
+func (f *file) eachOf(ctx context.Context, q querier, row func(scan func(...any) error) error, query string, args ...any) (err error) {
+	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {
 		return f.explain(err)
 	}
@@ -248,7 +271,7 @@ func (c keyColumn) Scan(v any) error {
 	}
 	key, err := seal.ParsePublicKey(text)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrDamaged, err)
+		return fmt.Errorf("%w: key %.60q: %w", ErrDamaged, text, err)
 	}
 	*c.key = key
 	return nil

@@ -349,6 +349,9 @@ func (r *Report) follows(sequence int64, last []byte) error {
 	if err != nil {
 		return fmt.Errorf("%w: report %d of session %s: %s", ErrDamaged, sequence, r.Session, err.Error())
 	}
+	if r.Worker != before.Worker {
+		return fmt.Errorf("%w: report %d of session %s is about another worker than the one before it", ErrBadReport, r.Sequence, r.Session)
+	}
 	if r.Holds < before.Holds {
 		return fmt.Errorf("%w: %d reports of session %s hold, after %d", ErrBadReport, r.Holds, r.Session, before.Holds)
 	}

@@ -47,24 +47,24 @@ type Dispute struct {
 	Answered         int64   // picks that the worker had answered then, as it says
 }
 
-// Disputes returns the newest disputes, at most limit.
+// Disputes returns the newest disputes, at most limit, but for those that Damaged names.
 func (w *Wallet) Disputes(ctx context.Context, limit int) (all []Dispute, err error) {
-	err = w.file.each(ctx, func(scan func(...any) error) error {
+	err = w.list(ctx, "dispute of worker", func(scan func(...any) error) (seal.PublicKey, error) {
 		var d Dispute
 		var session string
 		var same bool
 		err := scan(keyColumn{&d.Worker}, keyColumn{&d.Backbone}, &session, &d.Sequence, &d.Opinion, &d.Answered, &same, &d.Signed)
-		if err != nil {
-			return err
+		if err == nil {
+			d.Session, err = ParseSessionID(session)
 		}
-		if d.Session, err = ParseSessionID(session); err != nil {
-			return fmt.Errorf("%w: %w", ErrDamaged, err)
+		if err != nil {
+			return d.Worker, err
 		}
 		if d.Opinion == Agree || !same {
 			d.Opinion = Forked
 		}
 		all = append(all, d)
-		return nil
+		return d.Worker, nil
 	}, `SELECT r.worker, r.backbone, r.session, r.sequence, s.opinion, s.answered, r.hash = '' OR r.hash = s.hash,
 		(SELECT sum(p.picks) FROM reports p WHERE p.backbone = r.backbone AND p.session = r.session AND p.sequence <= r.sequence)
 		FROM statements s JOIN reports r ON `+about+` WHERE `+disputed+` ORDER BY s.id DESC LIMIT $1`, max(limit, 0))

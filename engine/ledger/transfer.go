@@ -281,6 +281,13 @@ func (w *Wallet) Grant(ctx context.Context, backbone seal.PublicKey, limit NKVR)
 	return credited, err
 }
 
+// Seen reports whether a report that a key has signed is in the books, and whether one about its work is.
+func (w *Wallet) Seen(ctx context.Context, key seal.PublicKey) (signs, works bool, err error) {
+	err = w.file.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM reports WHERE backbone = $1),
+		EXISTS (SELECT 1 FROM reports WHERE worker = $1)`, key.String()).Scan(&signs, &works)
+	return signs, works, w.file.explain(err)
+}
+
 // grant is Grant in a transaction.
 func grant(ctx context.Context, t *tx, backbone seal.PublicKey, limit NKVR) (credited NKVR, err error) {
 	err = t.exec(ctx, `INSERT INTO limits (backbone, nkvr) VALUES ($1, $2)

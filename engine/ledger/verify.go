@@ -8,21 +8,22 @@ import (
 	"kvasir/wire/seal"
 )
 
-// check is a query that finds the first of something that is wrong: its id, what is there, what should be.
-type check struct{ what, query string }
+// check is a query that finds the first of something that is wrong: its id, what is there, what should be. It
+// has a %s for what narrows it down to one worker, whose key stands in a column.
+type check struct{ what, worker, query string }
 
 // checks are about single rows and their sums.
 var checks = []check{
-	{"rate of report", `SELECT r.id, r.nkvr, r.bytes * p.nkvr FROM reports r
+	{"rate of report", "r.worker", `SELECT r.id, r.nkvr, r.bytes * p.nkvr FROM reports r
 		JOIN rates p ON p.since = (SELECT max(since) FROM rates WHERE since <= r.at)
-		WHERE r.nkvr <> r.bytes * p.nkvr ORDER BY r.id LIMIT 1`},
-	{"entries of transfer", `SELECT t.id, coalesce(max(e.nkvr), 0), r.nkvr FROM transfers t JOIN reports r ON r.id = t.report
-		LEFT JOIN entries e ON e.transfer = t.id GROUP BY t.id, r.nkvr
+		WHERE %s AND r.nkvr <> r.bytes * p.nkvr ORDER BY r.id LIMIT 1`},
+	{"entries of transfer", "r.worker", `SELECT t.id, coalesce(max(e.nkvr), 0), r.nkvr FROM transfers t JOIN reports r ON r.id = t.report
+		LEFT JOIN entries e ON e.transfer = t.id WHERE %s GROUP BY t.id, r.nkvr
 		HAVING coalesce(sum(e.nkvr), 0) <> 0 OR coalesce(max(e.nkvr), -1) <> r.nkvr OR count(e.id) <> 2
 		ORDER BY t.id LIMIT 1`},
-	{"transfer", `SELECT t.id, 0, 1 FROM transfers t JOIN reports r ON r.id = t.report
+	{"transfer", "r.worker", `SELECT t.id, 0, 1 FROM transfers t JOIN reports r ON r.id = t.report
 		JOIN entries e ON e.transfer = t.id JOIN accounts a ON a.id = e.account
-		WHERE e.nkvr <> 0 AND NOT (
+		WHERE %s AND e.nkvr <> 0 AND NOT (
 			t.kind = 'credit' AND (e.nkvr < 0 AND a.kind = 'backbone' AND a.owner = r.backbone OR
 				e.nkvr > 0 AND a.kind = 'pending' AND a.owner = r.worker) OR
 			t.kind = 'settle' AND a.owner = r.worker AND
@@ -30,16 +31,16 @@ var checks = []check{
 			t.kind = 'void' AND (e.nkvr < 0 AND a.kind = 'pending' AND a.owner = r.worker OR
 				e.nkvr > 0 AND a.kind = 'backbone' AND a.owner = r.backbone))
 		ORDER BY t.id LIMIT 1`},
-	{"transfers of report", `SELECT r.id, count(t.id), r.funded * CASE r.verdict WHEN 'pending' THEN 1 ELSE 2 END
+	{"transfers of report", "r.worker", `SELECT r.id, count(t.id), r.funded * CASE r.verdict WHEN 'pending' THEN 1 ELSE 2 END
 		FROM reports r LEFT JOIN transfers t ON t.report = r.id AND (t.kind = 'credit' OR
 			t.kind = 'settle' AND r.verdict = 'settled' OR t.kind = 'void' AND r.verdict = 'voided')
-		GROUP BY r.id, r.funded, r.verdict
+		WHERE %s GROUP BY r.id, r.funded, r.verdict
 		HAVING count(t.id) <> r.funded * CASE r.verdict WHEN 'pending' THEN 1 ELSE 2 END
 			OR count(t.id) <> (SELECT count(*) FROM transfers a WHERE a.report = r.id)
 		ORDER BY r.id LIMIT 1`},
-	{"account", `SELECT a.id, a.balance, coalesce(e.nkvr, 0) FROM accounts a
+	{"account", "a.owner", `SELECT a.id, a.balance, coalesce(e.nkvr, 0) FROM accounts a
 		LEFT JOIN (SELECT account, sum(nkvr) AS nkvr FROM entries GROUP BY account) e ON e.account = a.id
-		WHERE a.balance <> coalesce(e.nkvr, 0) ORDER BY a.id LIMIT 1`},
+		WHERE %s AND a.balance <> coalesce(e.nkvr, 0) ORDER BY a.id LIMIT 1`},
 }
 
 // Verify reads all the books and checks that they balance. It returns ErrUnbalanced for the first
@@ -48,33 +49,100 @@ func (w *Wallet) Verify(ctx context.Context) error {
 	if err := w.file.health(ctx); err != nil {
 		return err
 	}
-	if err := w.chains(ctx); err != nil {
+	p := proof{f: w.file, q: w.file.db}
+	if err := p.prove(ctx); err != nil {
+		return err
+	}
+	return w.statements(ctx)
+}
+
+// Proven is Account, after all was verified that it is the sum of: every chain in which the worker has a report,
+// from its first one on, its transfers and its balances. What is wrong elsewhere does not matter. It returns
+// ErrUnbalanced or ErrDamaged for the first that is wrong.
+func (w *Wallet) Proven(ctx context.Context, worker seal.PublicKey, since time.Time) (a Account, err error) {
+	err = w.file.snapshot(ctx, func(q querier) error {
+		p := proof{f: w.file, q: q, worker: worker.String()}
+		err := p.prove(ctx)
+		if err != nil {
+			return err
+		}
+		if a, err = w.account(ctx, q, worker, since); err != nil {
+			return err
+		}
+		return p.adds(ctx, &a)
+	})
+	if err != nil {
+		return Account{}, err
+	}
+	return a, nil
+}
+
+// proof is one look through the books of all workers, or of one.
+type proof struct {
+	f      *file
+	q      querier
+	worker string // text of the key; "": all
+}
+
+// each is file.each of a query that has a %s for a condition, which narrows it down to the worker.
+func (p *proof) each(ctx context.Context, row func(scan func(...any) error) error, query, condition string) error {
+	if p.worker == "" {
+		return p.f.eachOf(ctx, p.q, row, fmt.Sprintf(query, "1 = 1"))
+	}
+	return p.f.eachOf(ctx, p.q, row, fmt.Sprintf(query, condition), p.worker)
+}
+
+// ofChains are the reports of the sessions in which a worker has one.
+const ofChains = "(backbone, session) IN (SELECT backbone, session FROM reports WHERE worker = $1)"
+
+func (p *proof) prove(ctx context.Context) error {
+	if err := p.chains(ctx); err != nil {
 		return err
 	}
 	for _, c := range checks {
-		err := w.file.each(ctx, func(scan func(...any) error) error {
+		err := p.each(ctx, func(scan func(...any) error) error {
 			var id, is, want int64
 			if err := scan(&id, &is, &want); err != nil {
 				return err
 			}
 			return fmt.Errorf("%w: %s %d: %d, want %d", ErrUnbalanced, c.what, id, is, want)
-		}, c.query)
+		}, c.query, c.worker+" = $1")
 		if err != nil {
 			return err
 		}
 	}
-	if err := w.statements(ctx); err != nil {
+	if err := p.verdicts(ctx); err != nil {
 		return err
 	}
-	return w.verdicts(ctx)
+	return p.pending(ctx)
+}
+
+// adds checks that an account says what the balances say, which those of other reports may have been added to.
+func (p *proof) adds(ctx context.Context, a *Account) error {
+	said := map[string]NKVR{"pending": a.Pending + a.Before.Pending, "settled": a.Settled + a.Before.Settled}
+	balances := map[string]NKVR{}
+	err := p.each(ctx, func(scan func(...any) error) error {
+		var kind string
+		var balance NKVR
+		err := scan(&kind, &balance)
+		balances[kind] = balance
+		return err
+	}, "SELECT kind, balance FROM accounts a WHERE kind IN ('pending', 'settled') AND %s", "a.owner = $1")
+	for _, kind := range []string{"pending", "settled"} {
+		if err == nil && balances[kind] != said[kind] {
+			err = fmt.Errorf("%w: account %s of the worker: %d, its reports add up to %d", ErrUnbalanced, kind,
+				int64(balances[kind]), int64(said[kind]))
+		}
+	}
+	return err
 }
 
 // chains checks every stored report: its signature, its place in its session, and the columns that
 // were made from it.
-func (w *Wallet) chains(ctx context.Context) error {
+func (p *proof) chains(ctx context.Context) error {
 	var last Report
 	var before []byte
-	return w.file.each(ctx, func(scan func(...any) error) error {
+	return p.each(ctx, func(scan func(...any) error) error {
 		var id, picks, bytes, at, sequence int64
 		var worker, backbone seal.PublicKey
 		var session, hash string
@@ -106,12 +174,13 @@ func (w *Wallet) chains(ctx context.Context) error {
 		}
 		last, before = r, signed
 		return nil
-	}, "SELECT id, worker, at, picks, bytes, signed, backbone, session, sequence, hash FROM reports ORDER BY backbone, session, sequence")
+	}, "SELECT id, worker, at, picks, bytes, signed, backbone, session, sequence, hash FROM reports WHERE %s "+
+		"ORDER BY backbone, session, sequence", ofChains)
 }
 
-// verdicts checks that a signed report says what has become of each, and that what was said was done.
-func (w *Wallet) verdicts(ctx context.Context) error {
-	err := w.file.each(ctx, func(scan func(...any) error) error {
+// verdicts checks that a signed report says what has become of each.
+func (p *proof) verdicts(ctx context.Context) error {
+	return p.each(ctx, func(scan func(...any) error) error {
 		var id, said int64
 		var verdict string
 		var signed, by []byte
@@ -132,12 +201,13 @@ func (w *Wallet) verdicts(ctx context.Context) error {
 		}
 		return fmt.Errorf("%w: report %d is %s, which report %d does not say", ErrUnbalanced, id, verdict, said)
 	}, `SELECT r.id, r.verdict, r.said_by, r.signed, coalesce(j.signed, r.signed) FROM reports r
-		LEFT JOIN reports j ON j.id = r.said_by WHERE r.verdict <> 'pending' ORDER BY r.id`)
-	if err != nil {
-		return err
-	}
+		LEFT JOIN reports j ON j.id = r.said_by WHERE %s AND r.verdict <> 'pending' ORDER BY r.id`, "r.worker = $1")
+}
+
+// pending checks that nothing is pending of which a signed report says more.
+func (p *proof) pending(ctx context.Context) error {
 	holds := map[[2]string]int64{} // by backbone and session, from the newest report on
-	return w.file.each(ctx, func(scan func(...any) error) error {
+	return p.each(ctx, func(scan func(...any) error) error {
 		var id int64
 		var verdict string
 		var signed []byte
@@ -156,5 +226,5 @@ func (w *Wallet) verdicts(ctx context.Context) error {
 			return fmt.Errorf("%w: report %d is pending, and the reports say more of it", ErrUnbalanced, id)
 		}
 		return nil
-	}, "SELECT id, verdict, signed FROM reports ORDER BY id DESC")
+	}, "SELECT id, verdict, signed FROM reports WHERE %s ORDER BY id DESC", ofChains)
 }

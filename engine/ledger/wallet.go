@@ -24,6 +24,7 @@ type Wallet struct {
 	now  func() time.Time
 
 	refused tally
+	odd     oddities
 }
 
 // aheadMax is how far the clock of who signs may be ahead of the wallet's: one of them may have been set back or

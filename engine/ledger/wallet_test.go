@@ -211,8 +211,12 @@ func TestVerifyFindsWhatIsWrong(t *testing.T) {
 				run(t, w, c.query, args...)
 				err := w.Verify(t.Context())
 				wantError(t, err, c.want)
-				if err != nil && strings.Contains(err.Error(), "\n") {
-					t.Errorf("not one line: %v", err)
+				_, unproven := w.Proven(t.Context(), s.workers[0], time.Time{})
+				wantError(t, unproven, c.want)
+				for _, err := range []error{err, unproven} {
+					if err != nil && strings.Contains(err.Error(), "\n") {
+						t.Errorf("not one line: %v", err)
+					}
 				}
 			})
 		}
