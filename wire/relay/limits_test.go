@@ -211,13 +211,13 @@ func TestProofsGiveHandshakesBack(t *testing.T) {
 }
 
 func TestKeysThatComeTooOftenAreToldWhenToReturn(t *testing.T) {
-	r := newRig(t, rigConfig{limits: Limits{Key: Quota{Rate: 0.05, Burst: 2}}})
+	r := newRig(t, rigConfig{limits: Limits{Key: Quota{Rate: 0.005, Burst: 2}}}) // one in 200 s
 	b := r.backbone(r.hubAt, nil)
 	w := r.worker(r.gateAt)
 	r.join(b, w)
 	r.join(b, w)
 	_, err := DialWorker(within(t), w)
-	if d := retryAfter(err); err == nil || Final(err) || d < 10*time.Second || d > 20*time.Second {
+	if d := retryAfter(err); err == nil || Final(err) || d < 200*time.Second-patience || d > 200*time.Second {
 		t.Errorf("the third time: %v, again in %v", err, d)
 	}
 	oneLine(t, err, err, "comes too often")
@@ -234,16 +234,23 @@ func TestBackboneGetsNoMoreWorkersThanItsKeyMay(t *testing.T) {
 	until(t, "told that there are enough", s.has("all the workers they want (2)"))
 }
 
+// Slots are a little further apart than places. When the hub gives them, a busy machine decides; where they lie, not.
 func TestWorkersBeyondThePaceGetASlot(t *testing.T) {
-	r := newRig(t, rigConfig{limits: Limits{Pace: 0.1}})
+	const place, slot, whole = 50 * time.Second, 56250 * time.Millisecond, time.Second // Retry-After is rounded up
+	r := newRig(t, rigConfig{limits: Limits{Pace: 0.02}})
+	begun := time.Now()
 	s, _, _ := r.wait(r.worker(r.gateAt))
 	until(t, "the first is in", s.has("no backbone"))
-	for i := range 3 { // slots are 11.25 s from each other
+	in := time.Now()
+	for i := range 3 {
+		asked := time.Now()
 		_, err := DialWorker(within(t), r.worker(r.gateAt))
+		told := time.Now()
 		oneLine(t, err, err, "many workers come at once")
-		want := 10*time.Second + time.Duration(i)*11250*time.Millisecond
-		if d := retryAfter(err); Final(err) || d < want-time.Second || d > want+time.Second {
-			t.Errorf("number %d: %v, again in %v, want %v", i+2, err, d, want)
+		first, last := begun.Add(place+time.Duration(i)*slot), in.Add(place+time.Duration(i)*slot)
+		d := retryAfter(err)
+		if Final(err) || told.Add(d).Before(first) || asked.Add(d-whole).After(last) {
+			t.Errorf("number %d: %v, again %v after %v, want the slot at %v to %v", i+2, err, d, told.Sub(begun), first.Sub(begun), last.Sub(begun))
 		}
 	}
 	until(t, "all three are counted", func() bool { return r.hub.Counts()["refused_busy"] == 3 })
@@ -290,6 +297,7 @@ func TestFaultsOfKnownPeersAreCounted(t *testing.T) {
 
 	w := r.worker(r.gateAt)
 	b.SetWant(Want{})
+	until(t, "the hub knows that nobody is wanted", wanted(r.hub, 0))
 	reached, err := w.Dialer.run(within(t), errand{address: w.Address, hub: r.hub.ID(), root: root.Public(), path: workerPath,
 		proto: ws.WebSocket, prove: func(ch seal.Challenge, path string) (seal.Proof, error) {
 			return seal.ProveToken(w.Key, w.Join.Token, ch, path)

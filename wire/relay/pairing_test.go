@@ -110,9 +110,9 @@ func TestOfferThatNobodyTakesGoesToAnother(t *testing.T) {
 			return nc, err
 		}
 	})
-	until(t, "the first is there", func() bool { return r.hub.Status().Backbones == 1 })
+	until(t, "the first wants workers", wanted(r.hub, 1000))
 	two := r.backbone(r.hubAt, nil)
-	until(t, "both are there", func() bool { return r.hub.Status().Backbones == 2 })
+	until(t, "both want workers", wanted(r.hub, 1000, 1000))
 	r.pair(two, r.gateAt)
 	if n := r.hub.Counts()["refused_offer"]; n == 0 {
 		t.Error("the offer was not counted as lost")

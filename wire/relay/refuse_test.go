@@ -135,15 +135,21 @@ func TestWrongPlacesAreNamed(t *testing.T) {
 	oneLine(t, err, ErrPortInUse, "another program listens")
 }
 
-// freePort returns an address of loopback on which nobody listens.
+// freePort returns an address of loopback on which nobody listens, of a port that systems give to nobody by
+// themselves: it stays free.
 func freePort(t testing.TB) string {
 	t.Helper()
-	l, err := Listen("127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for {
+		l, err := Listen(fmt.Sprint("127.0.0.1:", 12_000+rand.IntN(18_000)))
+		if errors.Is(err, ErrPortInUse) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = l.Close() // nobody was answered
+		return l.Addr().String()
 	}
-	defer l.Close() //nolint:errcheck // of a test
-	return l.Addr().String()
 }
 
 // Strangers say all kinds of things on every port, at every pace. They are cut, and nothing is left.
@@ -232,6 +238,12 @@ func drip(t testing.TB, nc net.Conn, say string) {
 func dialRaw(t testing.TB, addr string, secure bool) net.Conn {
 	t.Helper()
 	nc, err := net.Dial("tcp", addr)
+	return rawly(t, nc, err, secure)
+}
+
+// rawly is for a connection that was dialled: it ends with the test, and has TLS over it when secure.
+func rawly(t testing.TB, nc net.Conn, err error, secure bool) net.Conn {
+	t.Helper()
 	if err != nil {
 		t.Error(err)
 		runtime.Goexit() // of the test, or of a goroutine of it

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -249,6 +250,16 @@ func (r *rig) join(b *Backbone, w WorkerConfig) (*Paired, *Accepted) {
 	}
 	r.later(g.p.Conn, a.Conn)
 	return g.p, a
+}
+
+// wanted tells whether a hub has heard from its backbones, in their order, that they want so many workers each.
+// A backbone is there before it says so.
+func wanted(h *Hub, workers ...int) func() bool {
+	return func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return slices.EqualFunc(h.desks, workers, func(d *desk, n int) bool { return d.asked && d.want.Workers == n })
+	}
 }
 
 // until waits for ok, looking again and again.

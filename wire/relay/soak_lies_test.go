@@ -53,7 +53,8 @@ func TestABackboneShrugsOffWhoIsPairedAndLies(t *testing.T) {
 	}
 	for _, round := range rounds {
 		t.Run(round[0].name, func(t *testing.T) {
-			h := newHostile(t, Limits{Linger: quick.Linger, Pace: -1}, false)
+			limits := longer(Limits{Linger: quick.Linger, Pace: -1, Greet: patience}, Limits{Linger: quick.Linger, Pace: -1})
+			h := newHostile(t, swarmConfig{direct: true, limits: limits})
 			defer h.end()
 			h.want(1000)
 			many := longer(8, 32)
