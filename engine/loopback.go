@@ -33,8 +33,10 @@ type LoopbackConfig struct {
 	TopK      int
 	Shelf     func(i int) (worker.Shelf, error)
 	Memory    func(i int) int64
-	Wait      time.Duration
 	Trace     func(*batcher.Call) // is told of every call; may be nil
+
+	// Wait and Patience are SwarmConfig's.
+	Wait, Patience time.Duration
 
 	// Audit says how answers are checked; nil: they are not.
 	Audit *AuditOptions
@@ -133,7 +135,7 @@ func (l *Loopback) start(ctx context.Context, c LoopbackConfig) error {
 	l.Swarm, err = NewSwarm(SwarmConfig{
 		Key: backboneKey, Grant: backboneGrant, Root: root.Public(),
 		Hubs:  []relay.Target{{Address: "wss://" + hubAddr, Hub: l.Hub.ID()}},
-		Model: c.Model, Workers: c.Workers + moreWorkers, Place: c.Place, Local: c.Local, Wait: c.Wait, Log: c.Log,
+		Model: c.Model, Workers: c.Workers + moreWorkers, Place: c.Place, Local: c.Local, Wait: c.Wait, Patience: c.Patience, Log: c.Log,
 		Slices: c.Slices, Exponents: c.Exponents, TopK: c.TopK, Trace: c.Trace, Audit: c.Audit, Refuse: c.Refuse, Outbox: c.Outbox,
 	})
 	if err != nil {

@@ -70,8 +70,9 @@ type SwarmConfig struct {
 	TopK      int   // picks a row, as far as it is known
 
 	Local moe.Experts // computes what no worker answers; nil: calls wait for a worker
-	Wait  time.Duration
-	Trace func(*batcher.Call) // is told of every call; may be nil
+	// Wait and Patience are batcher.Options'.
+	Wait, Patience time.Duration
+	Trace          func(*batcher.Call) // is told of every call; may be nil
 
 	// Outbox keeps what was signed until a gateway has read it; nil: a hub that loses its file loses that. It
 	// is closed after Close.
@@ -162,7 +163,7 @@ func NewSwarm(c SwarmConfig) (*Swarm, error) {
 	ctx, end := context.WithCancelCause(context.Background())
 	s := &Swarm{
 		c: c, cancel: func() { end(errEnding) },
-		dispatcher: batcher.NewDispatcher(batcher.Options{Local: c.Local, Wait: c.Wait, Trace: c.Trace}),
+		dispatcher: batcher.NewDispatcher(batcher.Options{Local: c.Local, Wait: c.Wait, Patience: c.Patience, Trace: c.Trace}),
 		failed:     make(chan struct{}),
 		changed:    make(chan struct{}),
 		wake:       make(chan struct{}, 1),

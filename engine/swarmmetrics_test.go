@@ -17,6 +17,7 @@ func TestMetricsAddUp(t *testing.T) {
 	defer cancel()
 	l, err := engine.NewLoopback(ctx, engine.LoopbackConfig{
 		Model: m, Workers: 2, Local: m.Experts, Place: engine.ByExpert(m.Layers, m.PerLayer),
+		Patience: -1, // what is counted is over then when a call is
 	})
 	if err != nil {
 		t.Fatal(err)
