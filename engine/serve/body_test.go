@@ -1,8 +1,10 @@
 package serve
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -13,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 )
 
@@ -39,6 +42,131 @@ func TestBrokenBodiesAreRefused(t *testing.T) {
 	}
 	if f := badBody(os.ErrDeadlineExceeded); f.status != http.StatusRequestTimeout {
 		t.Errorf("a slow body gets %d", f.status)
+	}
+}
+
+// run runs a handler until the test ends, and returns its address.
+func run(t *testing.T, h *Handler) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- h.Run(ctx, l, 0) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		http.DefaultClient.CloseIdleConnections()
+	})
+	return l.Addr().String()
+}
+
+// TestWhatNoHandlerHearsOfIsRefusedInOneShape sends what net/http refuses by itself. It fails where net/http has
+// found other words.
+func TestWhatNoHandlerHearsOfIsRefusedInOneShape(t *testing.T) {
+	address := run(t, New(&fake{}, Options{}))
+	for request, want := range map[string]int{
+		"GET / HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("a", 1<<20) + "\r\n\r\n": http.StatusRequestHeaderFieldsTooLarge,
+		"GET / HTTP/1.1\r\nHost: x\r\n" + strings.Repeat("X: y\r\n", 5000) + "\r\n":  http.StatusRequestHeaderFieldsTooLarge,
+		"GET / HTTP/1.1\r\n\r\n":                                        http.StatusBadRequest,
+		"hello\r\n\r\n":                                                 http.StatusBadRequest,
+		"GET /%zz HTTP/1.1\r\nHost: x\r\n\r\n":                          http.StatusBadRequest,
+		"GET / HTTP/3.7\r\nHost: x\r\n\r\n":                             http.StatusHTTPVersionNotSupported,
+		"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n": http.StatusNotImplemented,
+		"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\na":                 http.StatusBadRequest,
+		"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n":                                 http.StatusOK,
+		"GET /nothing HTTP/1.0\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n": http.StatusNotFound,
+	} {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(conn, request) // it may be refused before its end
+		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatalf("%.40q: %v", request, err)
+		}
+		var body errorBody
+		if res.StatusCode != want {
+			t.Errorf("%.40q: %s, want %d", request, res.Status, want)
+		}
+		if want != http.StatusOK {
+			if err := json.NewDecoder(res.Body).Decode(&body); err != nil || body.Error.Message == "" || body.Error.Type == "" {
+				t.Errorf("%.40q: %v: %+v", request, err, body)
+			}
+		}
+		_ = conn.Close() // it may be already
+	}
+}
+
+// TestSlowBodiesKeepNobodyOut has clients that send a part of their requests, as many as may be answered and
+// more, and as large as may be.
+func TestSlowBodiesKeepNobodyOut(t *testing.T) {
+	h := New(&fake{}, Options{Requests: 2, Body: 1 << 20, Bodies: 2 << 20})
+	address := run(t, h)
+	url := "http://" + address + "/v1/completions"
+	var senders []net.Conn
+	send := func(part string) {
+		t.Helper()
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		senders = append(senders, conn)
+		if _, err := io.WriteString(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"+part); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 5 {
+		send(`{"prompt":`)
+	}
+	if status, body := post(t, url, `{"prompt":"a"}`); status != http.StatusOK {
+		t.Errorf("%d %s beside those that send nothing more", status, body)
+	}
+	for range 2 {
+		send(strings.Repeat(" ", 600_000)) // for which there is a room of 1 MiB
+	}
+	for h.bodies.Load() < 3<<19 {
+		runtime.Gosched()
+	}
+	large := `{"prompt":"a"` + strings.Repeat(" ", 600_000) + "}"
+	if status, body := post(t, url, large); status != http.StatusTooManyRequests {
+		t.Errorf("%d %.200s for a body that there is no memory for, want 429", status, body)
+	}
+	if status, body := post(t, url, `{"prompt":"a"}`); status != http.StatusOK {
+		t.Errorf("%d %s for a small one beside them", status, body)
+	}
+	for _, conn := range senders {
+		_ = conn.Close() // in the middle
+	}
+	for h.bodies.Load() > 0 {
+		runtime.Gosched()
+	}
+	if status, body := post(t, url, large); status != http.StatusOK {
+		t.Errorf("%d %.200s when there is memory again", status, body)
+	}
+}
+
+func TestBodiesAreRefusedByTheirHeads(t *testing.T) {
+	h := New(&fake{}, Options{})
+	for head, want := range map[[2]string]int{
+		{"Content-Length", "99999999999"}: http.StatusRequestEntityTooLarge,
+		{"Content-Encoding", "gzip"}:      http.StatusUnsupportedMediaType,
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions", iotest.ErrReader(errors.New("it was read")))
+		r.Header.Set(head[0], head[1])
+		if r.ContentLength = -1; head[0] == "Content-Length" {
+			r.ContentLength = 99999999999
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != want {
+			t.Errorf("%v: %d %s, want %d", head, w.Code, w.Body, want)
+		}
 	}
 }
 

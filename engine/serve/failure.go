@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"strings"
 	"time"
 
@@ -73,18 +72,6 @@ func busy(message string) *failure {
 // invalid is a request that is wrong in a parameter, or as a whole.
 func invalid(status int, param, format string, args ...any) *failure {
 	return &failure{status: status, Kind: "invalid_request_error", Param: param, Message: fmt.Sprintf(format, args...)}
-}
-
-// badBody is a request whose body could not be read to its end.
-func badBody(err error) *failure {
-	var big *http.MaxBytesError
-	switch {
-	case errors.As(err, &big):
-		return invalid(http.StatusRequestEntityTooLarge, "", "the request has more than %d bytes", big.Limit)
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return invalid(http.StatusRequestTimeout, "", "the request took too long to come")
-	}
-	return invalid(http.StatusBadRequest, "", "the request ends in the middle")
 }
 
 // unsupported is a parameter that is right and that this server cannot follow.

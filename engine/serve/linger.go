@@ -27,6 +27,18 @@ func (l lingering) Accept() (net.Conn, error) {
 
 type lingerer struct{ net.Conn }
 
+// Write is net.Conn's.
+func (c lingerer) Write(p []byte) (int, error) {
+	own := ownError(p)
+	if own == nil {
+		return c.Conn.Write(p)
+	}
+	if _, err := c.Conn.Write(own); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
 // CloseWrite is called by net/http when it will not read the rest of a request.
 func (c lingerer) CloseWrite() (err error) {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {

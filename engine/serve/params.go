@@ -148,7 +148,7 @@ func (h *Handler) parse(body []byte, k kind, draw func() uint64) (*asked, *failu
 func object(body []byte) (map[string]json.RawMessage, *failure) {
 	var fields map[string]json.RawMessage
 	if !utf8.Valid(body) {
-		return nil, invalid(http.StatusBadRequest, "", "the request is not valid UTF-8")
+		return nil, invalid(http.StatusBadRequest, "", "the request is not valid UTF-8: at byte %d", 1+validTo(body))
 	}
 	err := json.Unmarshal(body, &fields)
 	var syntax *json.SyntaxError
@@ -159,6 +159,18 @@ func object(body []byte) (map[string]json.RawMessage, *failure) {
 		return nil, invalid(http.StatusBadRequest, "", "the request is not a JSON object")
 	}
 	return fields, nil
+}
+
+// validTo is how many bytes of a text are valid UTF-8.
+func validTo(text []byte) (n int) {
+	for n < len(text) {
+		r, size := utf8.DecodeRune(text[n:])
+		if r == utf8.RuneError && size == 1 {
+			break
+		}
+		n += size
+	}
+	return n
 }
 
 // complete makes the requests of what was read.
@@ -340,12 +352,24 @@ func stop(a *asked, raw json.RawMessage) error {
 }
 
 func stopTokens(a *asked, raw json.RawMessage) error {
-	return decode(raw, &a.request.Sampling.Stop, "a list of whole numbers")
+	const want = "a list of whole numbers"
+	var list []*int32 // null is no number
+	if err := decode(raw, &list, want); err != nil {
+		return err
+	}
+	for _, t := range list {
+		if t == nil {
+			return errors.New("want " + want)
+		}
+		a.request.Sampling.Stop = append(a.request.Sampling.Stop, *t)
+	}
+	return nil
 }
 
 func bias(a *asked, raw json.RawMessage) error {
-	var list map[string]float64
-	if err := decode(raw, &list, "an object of numbers, by token"); err != nil {
+	const want = "an object of numbers, by token"
+	var list map[string]*float64 // null is no number
+	if err := decode(raw, &list, want); err != nil {
 		return err
 	}
 	if len(list) > sample.MaxBiases {
@@ -356,10 +380,13 @@ func bias(a *asked, raw json.RawMessage) error {
 		if err != nil || id < 0 {
 			return fmt.Errorf("%.40q is no token", key)
 		}
+		if v == nil {
+			return errors.New("want " + want)
+		}
 		if a.request.Sampling.Bias == nil {
 			a.request.Sampling.Bias = map[int32]float32{}
 		}
-		a.request.Sampling.Bias[int32(id)] = float32(v)
+		a.request.Sampling.Bias[int32(id)] = float32(*v)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"kvasir/engine/chat"
 )
@@ -95,14 +96,11 @@ const noTools = "responses are plain text here and call no tools: leave it out, 
 
 // responseParams are those of /v1/responses.
 var responseParams = map[string]param{
-	"input":             responseInput,
-	"instructions":      instructions,
-	"max_output_tokens": tokens,
-	"text":              textForm,
-	"metadata": func(a *asked, raw json.RawMessage) error {
-		a.metadata = raw
-		return decode(raw, &map[string]string{}, "an object of texts")
-	},
+	"input":                responseInput,
+	"instructions":         instructions,
+	"max_output_tokens":    tokens,
+	"text":                 textForm,
+	"metadata":             metadata,
 	"n":                    only("a response is one: leave it out", 1),
 	"max_tokens":           only("it is called max_output_tokens here"),
 	"top_logprobs":         only("responses have no log probabilities here: ask /v1/chat/completions", 0),
@@ -114,6 +112,37 @@ var responseParams = map[string]param{
 	"prompt":               empty("this server has no stored prompts: give input"),
 	"truncation":           only("this server shortens no input: leave it out", "disabled"),
 	"stream_options":       responseStreamOptions,
+}
+
+// metadata comes back as it was sent. null is no text.
+func metadata(a *asked, raw json.RawMessage) error {
+	var m map[string]*string
+	if err := decode(raw, &m, "an object of texts"); err != nil {
+		return err
+	}
+	a.metadata = raw
+	texts := map[string]string{}
+	for k, v := range m {
+		if v == nil {
+			return errors.New("want an object of texts")
+		}
+		texts[k] = *v
+	}
+	return CheckMetadata(texts)
+}
+
+// CheckMetadata holds metadata to OpenAI's limits.
+func CheckMetadata(m map[string]string) error {
+	err := errors.New("want 16 pairs at most, of 64 and 512 characters")
+	if len(m) > 16 {
+		return err
+	}
+	for k, v := range m {
+		if utf8.RuneCountInString(k) > 64 || utf8.RuneCountInString(v) > 512 {
+			return err
+		}
+	}
+	return nil
 }
 
 // instructions come before the conversation.

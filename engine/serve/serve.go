@@ -118,6 +118,7 @@ type Options struct {
 	Model    string        // its name
 	Requests int           // that are answered at a time; 64
 	Body     int64         // bytes of a request; 4 MiB
+	Bodies   int64         // bytes of all requests that are being sent, but for the first 64 KiB of each; 256 MiB
 	Answer   int           // bytes of an answer that is no stream, about; 16 MiB
 	Answers  int64         // bytes of all answers to lines of batches, about; 256 MiB, and twice Answer at least
 	Write    time.Duration // how long a client may take nothing of a stream; 30 s
@@ -142,16 +143,21 @@ type Handler struct {
 	mux    *http.ServeMux
 	front  http.Handler // the handler itself, or what was put before it
 	held   atomic.Int64 // bytes of answers to lines of batches
+	bodies atomic.Int64 // bytes of requests that are being sent, but for the first of each
 }
 
-// New returns a handler for what g generates.
-func New(g Generator, o Options) *Handler {
+// complete puts defaults where nothing is said.
+func (o *Options) complete() {
 	if o.Requests <= 0 {
 		o.Requests = 64
 	}
 	if o.Body <= 0 {
 		o.Body = 4 << 20
 	}
+	if o.Bodies <= 0 {
+		o.Bodies = 256 << 20
+	}
+	o.Bodies = max(o.Bodies, 2*o.Body)
 	if o.Answer <= 0 {
 		o.Answer = 16 << 20
 	}
@@ -174,6 +180,11 @@ func New(g Generator, o Options) *Handler {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+}
+
+// New returns a handler for what g generates.
+func New(g Generator, o Options) *Handler {
+	o.complete()
 	h := &Handler{g: g, o: o, since: o.Now(), places: make(chan struct{}, o.Requests), mux: http.NewServeMux()}
 	h.front = h
 	h.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -264,19 +275,27 @@ const (
 
 // complete answers a request for text.
 func (h *Handler) complete(w http.ResponseWriter, r *http.Request, k kind) {
+	const crowd = "too many requests are being answered; try again"
+	if len(h.places) == cap(h.places) {
+		refuse(w, h.full(crowd, 0))
+		return
+	}
+	// A place is taken by who has said what he wants: those who say it slowly keep nobody out.
+	body, f := h.receive(w, r)
+	defer body.free()
+	if f != nil {
+		refuse(w, f)
+		return
+	}
 	select {
 	case h.places <- struct{}{}:
 		defer h.leave()
 	default:
-		refuse(w, h.full("too many requests are being answered; try again", 0))
+		refuse(w, h.full(crowd, 0))
 		return
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.o.Body))
-	if err != nil {
-		refuse(w, badBody(err))
-		return
-	}
-	a, f := h.newReply(r.Context(), body, k)
+	a, f := h.newReply(r.Context(), body.text, k)
+	body.free()
 	switch {
 	case a == nil:
 	case a.ask.stream:

@@ -230,7 +230,7 @@ func TestWhatCannotBeDoneIsRefusedByName(t *testing.T) {
 		{"not JSON", "completions", `{"prompt":x}`, 400, "", "at byte 11"},
 		{"not an object", "completions", `[]`, 400, "", "JSON"},
 		{"null", "completions", `null`, 400, "", "JSON"},
-		{"not UTF-8", "completions", "{\"prompt\":\"\xff\"}", 400, "", "UTF-8"},
+		{"not UTF-8", "completions", "{\"prompt\":\"\xff\"}", 400, "", "UTF-8: at byte 12"},
 		{"too long", "completions", p(`"user":"` + strings.Repeat("x", 5000) + `"`), 413, "", "4096"},
 		{"for the generator", "completions", `{"prompt":"bad"}`, 400, "", "the prompt is bad"},
 		{"for the generator, as a stream", "completions", `{"prompt":"bad","stream":true}`, 400, "", "the prompt is bad"},
@@ -263,6 +263,10 @@ func TestWhatCannotBeDoneIsRefusedByName(t *testing.T) {
 		{"response of no tokens", "responses", `{"input":"x","max_output_tokens":0}`, 400, "max_output_tokens", "from 1"},
 		{"response by the old name", "responses", `{"input":"x","max_tokens":5}`, 400, "max_tokens", "max_output_tokens"},
 		{"metadata in numbers", "responses", `{"input":"x","metadata":{"a":5}}`, 400, "metadata", "texts"},
+		{"metadata of nothing", "responses", `{"input":"x","metadata":{"a":null}}`, 400, "metadata", "texts"},
+		{"long metadata", "responses", `{"input":"x","metadata":{"a":"` + strings.Repeat("x", 513) + `"}}`, 400, "metadata", "512"},
+		{"bias of nothing", "completions", p(`"logit_bias":{"5":null}`), 400, "logit_bias", "numbers"},
+		{"stop token of nothing", "completions", p(`"stop_token_ids":[null]`), 400, "stop_token_ids", "whole numbers"},
 		{"no such path", "embeddings", `{}`, 404, "", "not answered here"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
