@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"unicode/utf8"
 
 	"kvasir/engine/serve"
@@ -80,8 +81,9 @@ func (c *lineChecker) line(n int, start int64, text []byte) {
 	case err != nil:
 		c.refuse(n, "invalid_json_line", "", "%v", err)
 		return
-	case l.ID == "" || utf8.RuneCountInString(l.ID) > MaxID:
-		c.refuse(n, "invalid_custom_id", "custom_id", "custom_id: want 1 to %d characters", MaxID)
+	case l.ID == "" || utf8.RuneCountInString(l.ID) > MaxID || strings.ContainsAny(l.ID, "\x00\ufffd"):
+		// PostgreSQL keeps no NUL, and who sends half a character would not know the other again.
+		c.refuse(n, "invalid_custom_id", "custom_id", "custom_id: want 1 to %d characters, none of them NUL, U+FFFD or half of one", MaxID)
 	case c.seen[l.ID] > 0:
 		c.refuse(n, "duplicate_custom_id", "custom_id", "custom_id %.100q is that of line %d", l.ID, c.seen[l.ID])
 	case l.Method != http.MethodPost:

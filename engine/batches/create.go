@@ -198,6 +198,9 @@ func (s *Store) insertGroups(ctx context.Context, tx *sql.Tx, batch string, line
 
 // Batch returns a batch as it stands.
 func (s *Store) Batch(ctx context.Context, id string) (*Batch, error) {
+	if !isID(id) {
+		return nil, fmt.Errorf("%w: batch %.100q", ErrNotFound, id)
+	}
 	list, err := s.batches(ctx, "WHERE id = $1", id)
 	if err == nil && len(list) == 0 {
 		err = fmt.Errorf("%w: batch %.100q", ErrNotFound, id)

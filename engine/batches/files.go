@@ -148,8 +148,16 @@ func insertFile(ctx context.Context, tx *sql.Tx, f File) error {
 	return nil
 }
 
+// isID reports whether something could have an ID. Databases differ in what other texts they take.
+func isID(id string) bool {
+	return len(id) <= maxName && !strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r > '~' })
+}
+
 // File returns what is known of a file.
 func (s *Store) File(ctx context.Context, id string) (File, error) {
+	if !isID(id) {
+		return File{}, fmt.Errorf("%w: file %.100q", ErrNotFound, id)
+	}
 	list, err := s.files(ctx, "WHERE id = $1", id)
 	if err == nil && len(list) == 0 {
 		err = fmt.Errorf("%w: file %.100q", ErrNotFound, id)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"mime"
 	"mime/multipart"
@@ -13,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"kvasir/engine/serve"
@@ -28,7 +30,8 @@ type Handler struct {
 // Limits of files that come.
 const (
 	bodyTime = 30 * time.Minute // for one of MaxBytes
-	partTime = 30 * time.Second // without a byte
+	partTime = 30 * time.Second // without a byte, and before bodyRate counts
+	bodyRate = 8 << 10          // bytes a second at least
 	places   = 8                // at a time
 	maxName  = 1000
 )
@@ -61,25 +64,36 @@ func (h *Handler) limited(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// body is that of a request which may take long, as long as it goes on.
+// body is that of a request which may take long, as long as it goes on: who sends a byte now and then would keep
+// others out.
 type body struct {
 	io.Reader
 	out   *http.ResponseController
-	until time.Time
+	begun time.Time
+	n     int64 // bytes so far
+}
+
+func newBody(from io.Reader, w http.ResponseWriter) *body {
+	return &body{Reader: from, out: http.NewResponseController(w), begun: time.Now()}
 }
 
 // Read is io.Reader's.
 func (b *body) Read(p []byte) (int, error) {
-	limit := time.Now().Add(partTime)
-	if limit.After(b.until) {
-		limit = b.until
+	limit := b.begun.Add(min(partTime+time.Duration(b.n)*time.Second/bodyRate, bodyTime))
+	if next := time.Now().Add(partTime); next.Before(limit) {
+		limit = next
 	}
 	_ = b.out.SetReadDeadline(limit) // who cannot is no connection
-	return b.Reader.Read(p)
+	n, err := b.Reader.Read(p)
+	b.n += int64(n)
+	return n, err
 }
 
 // ServeHTTP is http.Handler's.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { serve.Route(h.mux, w, r) }
+
+// plain is an error as clients read it, to whom this package says nothing.
+func plain(err error) string { return strings.TrimPrefix(err.Error(), "batches: ") }
 
 // fail answers with an error. One that is not of this package's kinds is the server's fault.
 func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
@@ -87,13 +101,13 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case r.Context().Err() != nil: // nobody listens
 	case errors.Is(err, ErrNotFound):
-		serve.Refuse(w, http.StatusNotFound, "", err.Error())
+		serve.Refuse(w, http.StatusNotFound, "", plain(err))
 	case errors.Is(err, ErrInUse), errors.Is(err, ErrEnded):
-		serve.Refuse(w, http.StatusConflict, "", err.Error())
+		serve.Refuse(w, http.StatusConflict, "", plain(err))
 	case errors.Is(err, ErrTooBig), errors.As(err, &big):
-		serve.Refuse(w, http.StatusRequestEntityTooLarge, "file", err.Error())
+		serve.Refuse(w, http.StatusRequestEntityTooLarge, "file", plain(err))
 	case errors.Is(err, ErrFull):
-		serve.Refuse(w, http.StatusTooManyRequests, "", err.Error())
+		serve.Refuse(w, http.StatusTooManyRequests, "", plain(err))
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		serve.Refuse(w, http.StatusRequestTimeout, "", "the request took too long to come")
 	default:
@@ -133,7 +147,11 @@ func (h *Handler) upload(w http.ResponseWriter, r *http.Request) {
 		serve.Refuse(w, http.StatusBadRequest, "", "want a form, multipart/form-data, with file and purpose")
 		return
 	}
-	all := &body{http.MaxBytesReader(w, r.Body, MaxBytes+1<<20), http.NewResponseController(w), time.Now().Add(bodyTime)}
+	if r.ContentLength > MaxBytes+1<<20 {
+		h.fail(w, r, &http.MaxBytesError{Limit: MaxBytes})
+		return
+	}
+	all := newBody(http.MaxBytesReader(w, r.Body, MaxBytes+1<<20), w)
 	form := multipart.NewReader(all, params["boundary"])
 	var f File
 	purpose, kept := "", false
@@ -148,7 +166,7 @@ func (h *Handler) upload(w http.ResponseWriter, r *http.Request) {
 			break
 		}
 		if err != nil {
-			h.badForm(w, r, err)
+			h.badPart(w, r, err)
 			return
 		}
 		switch part.FormName() {
@@ -168,7 +186,7 @@ func (h *Handler) upload(w http.ResponseWriter, r *http.Request) {
 				serve.Refuse(w, http.StatusBadRequest, "file", "file: its name has more than 1000 bytes")
 				return
 			}
-			if f, err = h.s.AddFile(r.Context(), part.FileName(), "batch", part); err != nil {
+			if f, err = h.s.AddFile(r.Context(), printable(part.FileName()), "batch", part); err != nil {
 				h.badForm(w, r, err)
 				return
 			}
@@ -186,6 +204,26 @@ func (h *Handler) upload(w http.ResponseWriter, r *http.Request) {
 	serve.WriteJSON(w, http.StatusOK, f.object())
 }
 
+// printable is a name without what no database, and no screen, should have.
+func printable(name string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return utf8.RuneError
+		}
+		return r
+	}, strings.ToValidUTF8(name, string(utf8.RuneError)))
+}
+
+// badPart answers a form whose next part could not be found: it ends, or is none.
+func (h *Handler) badPart(w http.ResponseWriter, r *http.Request, err error) {
+	var big *http.MaxBytesError
+	if errors.As(err, &big) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, io.ErrUnexpectedEOF) {
+		h.badForm(w, r, err)
+		return
+	}
+	serve.Refuse(w, http.StatusBadRequest, "", "the form is not as it should be: "+err.Error())
+}
+
 // badForm answers a form that could not be read to its end, or kept.
 func (h *Handler) badForm(w http.ResponseWriter, r *http.Request, err error) {
 	var big *http.MaxBytesError
@@ -201,16 +239,57 @@ func (h *Handler) badForm(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 func (h *Handler) listFiles(w http.ResponseWriter, r *http.Request) {
+	limit, ok := listLimit(w, r, maxFiles, maxFiles)
+	if !ok {
+		return
+	}
+	q := r.URL.Query()
+	order := q.Get("order")
+	if order != "" && order != "asc" && order != "desc" {
+		serve.Refuse(w, http.StatusBadRequest, "order", "order: want asc or desc")
+		return
+	}
 	list, err := h.s.Files(r.Context())
 	if err != nil {
 		h.fail(w, r, err)
 		return
 	}
-	p := page[fileObject]{Object: "list", Data: []fileObject{}}
-	for _, f := range list {
+	if order == "asc" {
+		slices.Reverse(list)
+	}
+	if after := q.Get("after"); after != "" {
+		at := slices.IndexFunc(list, func(f File) bool { return f.ID == after })
+		if at < 0 {
+			serve.Refuse(w, http.StatusNotFound, "after", fmt.Sprintf("after: there is no file %.100q", after))
+			return
+		}
+		list = list[at+1:]
+	}
+	if purpose := q.Get("purpose"); purpose != "" {
+		list = slices.DeleteFunc(list, func(f File) bool { return f.Purpose != purpose })
+	}
+	p := page[fileObject]{Object: "list", Data: []fileObject{}, More: len(list) > limit}
+	for _, f := range list[:min(len(list), limit)] {
 		p.Data = append(p.Data, f.object())
 	}
+	if n := len(p.Data); n > 0 {
+		p.First, p.Last = p.Data[0].ID, p.Data[n-1].ID
+	}
 	serve.WriteJSON(w, http.StatusOK, p)
+}
+
+// listLimit is the most entries of an answer, as the request has it.
+func listLimit(w http.ResponseWriter, r *http.Request, usual, most int) (n int, ok bool) {
+	text := r.URL.Query().Get("limit")
+	if text == "" {
+		return usual, true
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > most {
+		serve.Refuse(w, http.StatusBadRequest, "limit", fmt.Sprintf("limit: want 1 to %d", most))
+		return 0, false
+	}
+	return n, true
 }
 
 func (h *Handler) file(w http.ResponseWriter, r *http.Request) {
@@ -305,33 +384,20 @@ func (b *Batch) object() batchObject {
 }
 
 func (h *Handler) create(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
+	fields, ok := serve.ReadObject(w, r, 1<<20)
+	if !ok {
+		return
+	}
+	q, param, err := readWork(fields)
 	if err != nil {
-		h.badForm(w, r, err)
+		serve.Refuse(w, http.StatusBadRequest, param, param+": "+err.Error())
 		return
 	}
-	var q struct {
-		Input    string            `json:"input_file_id"`
-		Endpoint string            `json:"endpoint"`
-		Window   string            `json:"completion_window"`
-		Metadata map[string]string `json:"metadata"`
-	}
-	if json.Unmarshal(body, &q) != nil {
-		serve.Refuse(w, http.StatusBadRequest, "", "the request is not a JSON object with input_file_id, endpoint and completion_window")
+	b, err := h.s.Create(r.Context(), q)
+	if errors.Is(err, ErrNotFound) {
+		serve.Refuse(w, http.StatusNotFound, "input_file_id", "input_file_id: "+plain(err))
 		return
 	}
-	switch {
-	case !slices.Contains(serve.Paths, q.Endpoint):
-		serve.Refuse(w, http.StatusBadRequest, "endpoint", "endpoint: want one of "+strings.Join(serve.Paths, ", "))
-		return
-	case q.Window != "24h":
-		serve.Refuse(w, http.StatusBadRequest, "completion_window", "completion_window: want 24h")
-		return
-	case tooMuch(q.Metadata):
-		serve.Refuse(w, http.StatusBadRequest, "metadata", "metadata: want 16 pairs at most, of 64 and 512 characters")
-		return
-	}
-	b, err := h.s.Create(r.Context(), Work{Input: q.Input, Endpoint: q.Endpoint, Metadata: q.Metadata})
 	if err != nil {
 		h.fail(w, r, err)
 		return
@@ -339,14 +405,39 @@ func (h *Handler) create(w http.ResponseWriter, r *http.Request) {
 	serve.WriteJSON(w, http.StatusOK, b.object())
 }
 
-// tooMuch reports whether metadata is beyond OpenAI's limits.
-func tooMuch(metadata map[string]string) bool {
-	for k, v := range metadata {
-		if utf8.RuneCountInString(k) > 64 || utf8.RuneCountInString(v) > 512 {
-			return true
+// readWork reads what a batch is to do. With an error it names what is wrong.
+func readWork(fields map[string]json.RawMessage) (q Work, param string, err error) {
+	var window string
+	for _, f := range []struct {
+		name string
+		to   *string
+	}{{"input_file_id", &q.Input}, {"endpoint", &q.Endpoint}, {"completion_window", &window}} {
+		if raw := fields[f.name]; raw != nil && json.Unmarshal(raw, f.to) != nil {
+			return q, f.name, errors.New("want text")
 		}
 	}
-	return len(metadata) > 16
+	switch {
+	case q.Input == "":
+		return q, "input_file_id", errors.New("it is missing")
+	case !slices.Contains(serve.Paths, q.Endpoint):
+		return q, "endpoint", errors.New("want one of " + strings.Join(serve.Paths, ", "))
+	case window != "24h":
+		return q, "completion_window", errors.New("want 24h")
+	}
+	var texts map[string]*string // null is no text
+	if raw := fields["metadata"]; raw != nil && json.Unmarshal(raw, &texts) != nil {
+		return q, "metadata", errors.New("want an object of texts")
+	}
+	for k, v := range texts {
+		if v == nil {
+			return q, "metadata", errors.New("want an object of texts")
+		}
+		if q.Metadata == nil {
+			q.Metadata = map[string]string{}
+		}
+		q.Metadata[k] = *v
+	}
+	return q, "metadata", serve.CheckMetadata(q.Metadata)
 }
 
 func (h *Handler) batch(w http.ResponseWriter, r *http.Request) {
@@ -358,20 +449,25 @@ func (h *Handler) batch(w http.ResponseWriter, r *http.Request) {
 	serve.WriteJSON(w, http.StatusOK, b.object())
 }
 
-// listLimit is the most batches of one answer.
-const listLimit = 100
+// Batches of one answer.
+const (
+	usualBatches = 20
+	mostBatches  = 100
+)
 
 func (h *Handler) list(w http.ResponseWriter, r *http.Request) {
-	limit := 20
-	if text := r.URL.Query().Get("limit"); text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 || n > listLimit {
-			serve.Refuse(w, http.StatusBadRequest, "limit", "limit: want 1 to 100")
+	limit, ok := listLimit(w, r, usualBatches, mostBatches)
+	if !ok {
+		return
+	}
+	after := r.URL.Query().Get("after")
+	if after != "" {
+		if _, err := h.s.Batch(r.Context(), after); errors.Is(err, ErrNotFound) {
+			serve.Refuse(w, http.StatusNotFound, "after", "after: "+plain(err))
 			return
 		}
-		limit = n
 	}
-	list, err := h.s.Batches(r.Context(), r.URL.Query().Get("after"), limit+1)
+	list, err := h.s.Batches(r.Context(), after, limit+1)
 	if err != nil {
 		h.fail(w, r, err)
 		return

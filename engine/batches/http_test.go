@@ -2,13 +2,18 @@ package batches
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
@@ -94,6 +99,124 @@ func form(t *testing.T, fields ...string) (body, kind string) {
 	return b.String(), w.FormDataContentType()
 }
 
+// pairs are n of metadata.
+func pairs(n int) string {
+	var list []string
+	for i := range n {
+		list = append(list, fmt.Sprintf(`"%d":"x"`, i))
+	}
+	return strings.Join(list, ",")
+}
+
+// TestStrangeNamesAreKept has names of files, and a custom_id, that the two databases take differently.
+func TestStrangeNamesAreKept(t *testing.T) { kinds(t, testStrangeNamesAreKept) }
+
+func testStrangeNamesAreKept(t *testing.T, kind string) {
+	s := openStore(t, folder(t, kind), newEcho(), fixed)
+	defer closeStore(t, s)
+	h := NewHandler(s)
+	for disposition, want := range map[string]string{
+		"filename=\"a\xffb\"":             "a\ufffdb",
+		"filename*=UTF-8''%e2%82%ac%00.x": "\u20ac\ufffd.x",
+		`filename="../../etc/passwd"`:     "passwd",
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/files", strings.NewReader(
+			"--x\r\nContent-Disposition: form-data; name=purpose\r\n\r\nbatch\r\n"+
+				"--x\r\nContent-Disposition: form-data; name=file; "+disposition+"\r\n\r\n{}\r\n--x--\r\n"))
+		r.Header.Set("Content-Type", "multipart/form-data; boundary=x")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		var f fileObject
+		if err := json.Unmarshal(w.Body.Bytes(), &f); err != nil || w.Code != http.StatusOK || f.Name != want {
+			t.Errorf("%s: %v, status %d, %s; want %q", disposition, err, w.Code, w.Body, want)
+		}
+	}
+	for _, id := range []string{`a\u0000b`, `\ud800`} {
+		b := create(t, s, `{"custom_id":"`+id+`","method":"POST","url":"/v1/completions","body":{"prompt":"x"}}`)
+		if b.Status != Failed || len(b.Validation) != 1 || b.Validation[0].Code != "invalid_custom_id" {
+			t.Errorf("custom_id %s: %+v", id, b)
+		}
+	}
+	b := wait(t, s, create(t, s, `{"custom_id":"\u0001\ud83d\ude00","method":"POST","url":"/v1/completions","body":{"prompt":"x"}}`).ID)
+	if b.Completed != 1 || !strings.Contains(text(t, s, b.Output), `"custom_id":"\u0001😀"`) {
+		t.Errorf("%+v: %s", b, text(t, s, b.Output))
+	}
+}
+
+func TestFilesAreListedInPages(t *testing.T) {
+	clock := at
+	s := openStore(t, folder(t, "sqlite"), newEcho(), func() time.Time { clock = clock.Add(time.Second); return clock })
+	defer closeStore(t, s)
+	for i := range 5 {
+		purpose := "batch"
+		if i == 3 {
+			purpose = "batch_output"
+		}
+		if _, err := s.AddFile(t.Context(), strconv.Itoa(i), purpose, strings.NewReader("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server := httptest.NewServer(NewHandler(s))
+	defer server.Close()
+	c := openai.NewClient(option.WithBaseURL(server.URL+"/v1"), option.WithAPIKey("none"), option.WithMaxRetries(0),
+		option.WithHTTPClient(server.Client()))
+	for _, q := range []struct {
+		params openai.FileListParams
+		want   string
+	}{
+		{openai.FileListParams{}, "43210"},
+		{openai.FileListParams{Limit: openai.Int(2)}, "43210"},
+		{openai.FileListParams{Limit: openai.Int(1), Order: openai.FileListParamsOrderAsc}, "01234"},
+		{openai.FileListParams{Limit: openai.Int(1), Purpose: openai.String("batch")}, "4210"},
+		{openai.FileListParams{Purpose: openai.String("batch_output")}, "3"},
+	} {
+		got := ""
+		list := c.Files.ListAutoPaging(t.Context(), q.params)
+		for list.Next() {
+			got += list.Current().Filename
+		}
+		if list.Err() != nil || got != q.want {
+			t.Errorf("%+v: %q, %v; want %q", q.params, got, list.Err(), q.want)
+		}
+	}
+}
+
+// deadline notes those that are set.
+type deadline struct {
+	httptest.ResponseRecorder
+	last time.Time
+}
+
+func (d *deadline) SetReadDeadline(at time.Time) error {
+	d.last = at
+	return nil
+}
+
+// TestUploadHasToGoOn sends a byte now and then, and then as much as it takes.
+func TestUploadHasToGoOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &deadline{ResponseRecorder: *httptest.NewRecorder()}
+		b := newBody(strings.NewReader(strings.Repeat("x", 1<<20)), d)
+		left := func(n int) time.Duration {
+			if _, err := b.Read(make([]byte, n)); err != nil {
+				t.Fatal(err)
+			}
+			return time.Until(d.last)
+		}
+		if got := left(1); got != partTime {
+			t.Errorf("%v for the first byte, want %v", got, partTime)
+		}
+		time.Sleep(partTime - time.Second)
+		if got := left(1); got > 2*time.Second {
+			t.Errorf("%v more after one byte, want about a second", got)
+		}
+		left(1 << 19)
+		if got := left(1); got != partTime {
+			t.Errorf("%v after half a MiB, want %v", got, partTime)
+		}
+	})
+}
+
 func TestBadRequestsAboutBatchesAreNamed(t *testing.T) { kinds(t, testBadRequestsAboutBatchesAreNamed) }
 
 func testBadRequestsAboutBatchesAreNamed(t *testing.T, kind string) {
@@ -130,6 +253,27 @@ func testBadRequestsAboutBatchesAreNamed(t *testing.T, kind string) {
 		{"method", "PUT", "/v1/files", "", "", 405, "not answered here"},
 		{"method of one", "POST", "/v1/batches/nothing", "", "", 405, "not answered here"},
 		{"path", "GET", "/v1/batches/a/b/c", "", "", 404, "not answered here"},
+		{"JSON that is not", "POST", "/v1/batches", "", `{"endpoint":x}`, 400, "at byte 13"},
+		{"list", "POST", "/v1/batches", "", `[]`, 400, "not a JSON object"},
+		{"packed", "POST", "/v1/batches", "", "\x1f\x8b", 400, "UTF-8"},
+		{"input in numbers", "POST", "/v1/batches", "", `{"input_file_id":5}`, 400, `"param":"input_file_id"`},
+		{"no input", "POST", "/v1/batches", "", `{"endpoint":"/v1/completions","completion_window":"24h"}`, 400, `"param":"input_file_id"`},
+		{"unknown input", "POST", "/v1/batches", "", `{"input_file_id":"x","endpoint":"/v1/completions","completion_window":"24h"}`, 404, `"param":"input_file_id"`},
+		{"window in numbers", "POST", "/v1/batches", "", `{"input_file_id":"x","endpoint":"/v1/completions","completion_window":24}`, 400, `"param":"completion_window"`},
+		{"metadata in numbers", "POST", "/v1/batches", "", `{"input_file_id":"x","endpoint":"/v1/completions","completion_window":"24h","metadata":{"a":5}}`, 400, `"param":"metadata"`},
+		{"metadata of nothing", "POST", "/v1/batches", "", `{"input_file_id":"x","endpoint":"/v1/completions","completion_window":"24h","metadata":{"a":null}}`, 400, `"param":"metadata"`},
+		{"much metadata", "POST", "/v1/batches", "", `{"input_file_id":"x","endpoint":"/v1/completions","completion_window":"24h","metadata":{` + pairs(17) + `}}`, 400, `"param":"metadata"`},
+		{"NUL in a name", "POST", "/v1/files", kind1, strings.Replace(noPurpose, "x.jsonl", "x\x00.jsonl", 1), 400, "the form"},
+		{"head that is none", "POST", "/v1/files", kind1, strings.Replace(noPurpose, "Content-Disposition:", "Content-Disposition", 1), 400, "the form"},
+		{"NUL", "GET", "/v1/files/%00", "", "", 404, "not found"},
+		{"not UTF-8", "GET", "/v1/batches/%ff", "", "", 404, "not found"},
+		{"NUL to cancel", "POST", "/v1/batches/%00/cancel", "", "", 404, "not found"},
+		{"NUL to delete", "DELETE", "/v1/files/%00", "", "", 404, "not found"},
+		{"batches after none", "GET", "/v1/batches?after=nothing", "", "", 404, `"param":"after"`},
+		{"batches after NUL", "GET", "/v1/batches?after=%00", "", "", 404, `"param":"after"`},
+		{"files after none", "GET", "/v1/files?after=nothing", "", "", 404, `"param":"after"`},
+		{"limit of files", "GET", "/v1/files?limit=x", "", "", 400, `"param":"limit"`},
+		{"order of files", "GET", "/v1/files?order=up", "", "", 400, `"param":"order"`},
 		{"path out of the folder", "GET", "/v1/files/..%2f..%2fetc%2fpasswd/content", "", "", 404, "not found"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -68,6 +69,24 @@ func (b *received) grow(one, all int64) bool {
 	}
 	b.text = append(make([]byte, 0, size), b.text...)
 	return true
+}
+
+// ReadObject reads the body of a request as a JSON object of at most so many bytes. Where it is none the request
+// is refused, and ok is false.
+func ReadObject(w http.ResponseWriter, r *http.Request, most int64) (fields map[string]json.RawMessage, ok bool) {
+	f := plainBody(r)
+	if f == nil {
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
+		if err != nil {
+			f = badBody(err)
+		} else {
+			fields, f = object(body)
+		}
+	}
+	if f != nil {
+		refuse(w, f)
+	}
+	return fields, f == nil
 }
 
 // plainBody refuses a body that is packed.
