@@ -29,6 +29,7 @@ type Gate struct {
 	Tries     int      // times that a ratio below its bound is measured, before it counts as missed
 	Counters  bool     // these alone: seconds
 	Ratios    []string // these alone, and no counters; nil: all
+	Update    bool     // new baselines are to come of it: everything is counted as often as may be
 
 	kernels Kernels                       // the layer of the kernels' ratios
 	bytes   int64                         // of a way and round of the wire's ratios

@@ -127,7 +127,7 @@ func (r *GateReport) Update(dir, why string) (files []string, err error) {
 	for _, x := range r.Lines {
 		switch {
 		case x.Kind == gateCounted:
-			counters[x.Name] = x.Got
+			counters[x.Name] = x.bound
 		case x.Verdict != noisy && x.Verdict != unknown:
 			ratios[x.Name] = x.newBound()
 		}

@@ -51,7 +51,8 @@ type GateLine struct {
 	Bound   *float64 `json:"bound,omitempty"`
 	Verdict string   `json:"verdict"`
 
-	room float64
+	room  float64 // of a ratio's bound
+	bound float64 // of a counter: what Update writes
 }
 
 // judgeCounter compares a count with its baseline.

@@ -243,7 +243,7 @@ func (c *cli) wire() bench.Wire {
 func (c *cli) gate() (bench.Gate, error) {
 	g := bench.DefaultGate()
 	c.Repeat.or(&g.Rounds)
-	g.Counters = c.Quick
+	g.Counters, g.Update = c.Quick, c.Update
 	if c.Ratios != "" {
 		g.Ratios = strings.Split(c.Ratios, ",")
 	}
