@@ -267,14 +267,19 @@ func (t *tally) spent(measuring, took time.Duration) {
 	t.measured += took.Seconds() * float64(runtime.NumCPU())
 }
 
-// clockCost is what the two looks at the clock take that every time is between.
+// clockCost is what the two looks at the clock take that every time is between: at the quickest of several
+// times, for others may have the processor at the rest.
 var clockCost = sync.OnceValue(func() time.Duration {
-	const looks = 2000
-	start := time.Now()
-	for range looks {
-		_ = time.Since(start)
+	const times, looks = 20, 100
+	least := time.Hour
+	for range times {
+		start := time.Now()
+		for range looks {
+			_ = time.Since(start)
+		}
+		least = min(least, time.Since(start))
 	}
-	return 2 * time.Since(start) / looks
+	return 2 * least / looks
 })
 
 // sound refuses answers with faulted rows: they are zeros, and being equal would say nothing.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -130,10 +131,7 @@ func (r *relayRun) come(took, cpu time.Duration) {
 // idle tells what sessions cost that are only there.
 func (r *relayRun) idle(ctx context.Context, s *relaySwarm, before heldNow) error {
 	r.progress(0.15, fmt.Sprintf("%d sessions rest", r.x.Sessions))
-	if err := until(ctx, time.Now().Add(r.x.Idle)); err != nil {
-		return err
-	}
-	after, err := hold()
+	after, err := rested(ctx, r.x.Idle)
 	if err != nil {
 		return err
 	}
@@ -168,6 +166,20 @@ func (r *relayRun) idle(ctx context.Context, s *relaySwarm, before heldNow) erro
 	s.mu.Unlock()
 	r.add(RelayResult{Part: part, Figure: "lost", Text: "sessions that do not answer after that", Got: float64(lost), Of: n, Want: new(0.0), Most: true})
 	return nil
+}
+
+// rested is what this process uses after a while, once no goroutine comes or goes: what only began sessions is on
+// its way out then.
+func rested(ctx context.Context, idle time.Duration) (now heldNow, err error) {
+	for wait := idle; ; wait = quiet {
+		last := now
+		if err := until(ctx, time.Now().Add(wait)); err != nil {
+			return now, err
+		}
+		if now, err = hold(); err != nil || maps.Equal(now.ends, last.ends) {
+			return now, err
+		}
+	}
 }
 
 // restart ends the hub under all sessions and starts it again, at its own pace.

@@ -36,8 +36,9 @@ const timesMost = 1 << 18
 
 // load asks for as long as the job says, and tells what became of it. What is under way then is given up.
 func (j *clientJob) load(ctx context.Context, tell func(clientNews) error) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(j.Seconds*float64(time.Second)))
+	ctx, cancel := context.WithCancel(ctx) // no deadline: who dials would run into it before it has ended ctx
 	defer cancel()
+	defer time.AfterFunc(time.Duration(j.Seconds*float64(time.Second)), cancel).Stop()
 	a := &asking{job: j, open: map[*askConn]struct{}{}}
 	for i := range j.Prompts {
 		a.requests = append(a.requests, j.request(i))

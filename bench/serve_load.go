@@ -57,18 +57,22 @@ func (l *loading) job(kind string, d time.Duration) clientJob {
 	return clientJob{Kind: kind, Prompts: prompts(97), Tokens: l.r.s.Tokens, Clients: 2 * l.r.s.running, Seconds: d.Seconds()}
 }
 
-// atBest has always as many ask as can run, and as many again wait.
+// atBest has always as many ask as can run, and as many again wait: for as long as a part, and for longer where
+// nothing was answered meanwhile.
 func (l *loading) atBest(ctx context.Context, done float64) error {
 	l.r.progress(done, "as many as it can do")
-	got, n, err := l.r.watched(ctx, l.job(jobClosed, min(l.part, bestMost)), nil)
-	if err != nil {
-		return err
+	for d := min(l.part, bestMost); ; d = min(2*d, bestMost) {
+		got, n, err := l.r.watched(ctx, l.job(jobClosed, d), nil)
+		switch {
+		case err != nil:
+			return err
+		case n.Asked.Done > 0 && got.tokens > 0:
+			l.best, l.bestNews = append(l.best, got), append(l.bestNews, n)
+			return nil
+		case d == bestMost:
+			return fmt.Errorf("no answer came within %v; use a smaller model, or fewer --tokens", d)
+		}
 	}
-	if n.Asked.Done == 0 || got.tokens == 0 {
-		return fmt.Errorf("no answer came within %v; use a smaller model, or a longer --load", min(l.part, bestMost))
-	}
-	l.best, l.bestNews = append(l.best, got), append(l.bestNews, n)
-	return nil
 }
 
 // loaded asks three times of the last best.
