@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -63,9 +62,9 @@ func newFourParties(t *testing.T) *fourParties {
 	f := &fourParties{swarm: newSwarm(t), random: rand.New(rand.NewPCG(seed, 0))}
 	f.homes = [parties]string{f.rented, t.TempDir(), f.own, t.TempDir()}
 	call := func(args ...string) call { return call{args: args, quick: true} }
-	f.calls[aHub] = call("hub", "--root", f.root, "--listen", f.port(), "--key-rate", "1000", "--address-rate", "10000")
+	f.calls[aHub] = call("hub", "--root", f.root, "--listen", freePort(), "--key-rate", "1000", "--address-rate", "10000")
 	f.start(aHub)
-	f.calls[aGateway] = call("gateway", "--root", f.root, "--hub", f.hubReady.Hub, "--listen", f.port(), "--address-rate", "10000")
+	f.calls[aGateway] = call("gateway", "--root", f.root, "--hub", f.hubReady.Hub, "--listen", freePort(), "--address-rate", "10000")
 	refused := kvasir(t, append([]string{"--home", f.homes[aGateway]}, f.calls[aGateway].args...)...)
 	_, key, _ := strings.Cut(refused.stderr, "kvasir token grant gateway ")
 	key, _, _ = strings.Cut(key, ",")
@@ -74,24 +73,13 @@ func newFourParties(t *testing.T) *fourParties {
 	f.calls[aGateway].args = append(f.calls[aGateway].args, "--grant", g.Grant)
 	f.start(aGateway)
 	id, _, _ := strings.Cut(f.hubReady.Hub, "@")
-	f.calls[aBackbone] = call("serve", "--listen", f.port(), "--log", "debug", "--audit-rows", "512",
+	f.calls[aBackbone] = call("serve", "--listen", freePort(), "--log", "debug", "--audit-rows", "512",
 		"--hub", id+"@"+f.calls[aGateway].args[6])
 	f.start(aBackbone)
 	f.calls[aWorker] = call("worker", f.address())
 	f.start(aWorker)
 	f.now[aBackbone].await("worker is ready")
 	return f
-}
-
-// port returns an address that nobody listens on, of a port that the system gives to nobody by itself.
-func (f *fourParties) port() string {
-	for {
-		addr := fmt.Sprint("127.0.0.1:", 12000+f.random.IntN(18000))
-		if l, err := net.Listen("tcp", addr); err == nil {
-			_ = l.Close() // nobody was answered
-			return addr
-		}
-	}
 }
 
 func (f *fourParties) start(who int) {

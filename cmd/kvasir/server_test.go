@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -198,9 +200,21 @@ func newSwarm(t *testing.T) *swarm {
 
 const anyPort = "127.0.0.1:0"
 
+// freePort is an address on which nobody listens, of a port that systems give to nobody by themselves: it stays
+// free when whoever has listened there is gone.
+func freePort() string {
+	for {
+		addr := fmt.Sprint("127.0.0.1:", 12_000+rand.IntN(18_000))
+		if l, err := net.Listen("tcp", addr); err == nil {
+			_ = l.Close() // nobody was answered
+			return addr
+		}
+	}
+}
+
 func (s *swarm) hub(env ...string) *process {
 	s.t.Helper()
-	return launchWith(s.t, s.rented, env, &s.hubReady, "hub", "--root", s.root, "--listen", anyPort)
+	return launchWith(s.t, s.rented, env, &s.hubReady, "hub", "--root", s.root, "--listen", freePort())
 }
 
 // gateway returns a gateway beside the hub, and how to reach the hub through it.
