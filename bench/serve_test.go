@@ -69,23 +69,32 @@ func TestClientsThatVanishLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestLoadIsRefusedAndNothingFails asks more than fits: what does not is told to come again, and when.
+// TestLoadIsRefusedAndNothingFails asks more than fits: what does not is told to come again, and when. Where the
+// machine stood still for the part of a second that is looked at, it asks again.
 func TestLoadIsRefusedAndNothingFails(t *testing.T) {
 	s := QuickServe()
 	s.Load, s.Tokens, s.running, s.waiting = 3*time.Second, 2, 2, 2
-	r, err := s.Run(t.Context(), ServeObserver{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := r.Load
-	if l == nil || l.Done == 0 || l.Refused == 0 || l.Failed != 0 || l.Silent != 0 || l.Goodput <= 0 || l.RefusedP99 < l.RefusedP50 {
-		t.Errorf("%+v", l)
-	}
-	for _, b := range r.Bars { // so short a run says nothing of speed
-		if b.Verdict != few && b.Name != "failures, and refusals without Retry-After" {
-			t.Errorf("%+v", b)
+	const most = 20
+	for try := range most {
+		r, err := s.Run(t.Context(), ServeObserver{})
+		if err != nil {
+			t.Fatal(err)
 		}
+		l := r.Load
+		if l == nil || l.Failed != 0 || l.Silent != 0 || l.RefusedP99 < l.RefusedP50 {
+			t.Fatalf("%+v", l)
+		}
+		for _, b := range r.Bars { // so short a run says nothing of speed
+			if b.Verdict != few && b.Name != "failures, and refusals without Retry-After" {
+				t.Errorf("%+v", b)
+			}
+		}
+		if l.Done > 0 && l.Refused > 0 && l.Goodput > 0 {
+			return
+		}
+		t.Logf("try %d: %+v", try, l)
 	}
+	t.Errorf("%d times nothing was answered, or nothing refused", most)
 }
 
 // TestLoadIsComparedWithTheBestBesideIt has a machine that gets slower: each part is compared with its neighbours,
