@@ -20,7 +20,7 @@ func TestPayOfProbationIsCarriedOver(t *testing.T) {
 	for name, cheats := range map[string]bool{"honest": false, "cheat": true} {
 		t.Run(name, func(t *testing.T) {
 			e := open(t, "")
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 			defer cancel()
 			m, key := e.Model(), seal.NewKey()
 			var convicted atomic.Bool

@@ -131,7 +131,7 @@ func TestCheatsGainNothing(t *testing.T) {
 }
 
 func cheatOnce(t *testing.T, e *engine.Engine, c cheat) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	m := e.Model()
 	court := engine.Home(t.TempDir()).OpenCourt(seal.NewKey(), nil)

@@ -14,7 +14,7 @@ import (
 // whatever the worker has computed settles all the same, to the last pick, and not a pick more.
 func TestWhoLosesAHedgeIsPaid(t *testing.T) {
 	e := open(t, "")
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	m := e.Model()
 	var computed, calls atomic.Int64

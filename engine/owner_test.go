@@ -64,7 +64,7 @@ func TestLinesOfBatchesAreChargedToTheirKey(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &batch); err != nil || status != http.StatusOK {
 		t.Fatalf("status %d, %v: %s", status, err, text)
 	}
-	for limit := time.Now().Add(time.Minute); batch.Counts.Completed == 0; {
+	for limit := time.Now().Add(3 * time.Minute); batch.Counts.Completed == 0; {
 		_, text = s.ask("GET", "/v1/batches/"+batch.ID, key, "")
 		if err := json.Unmarshal([]byte(text), &batch); err != nil || time.Now().After(limit) {
 			t.Fatalf("%v: %s", err, text)
@@ -97,7 +97,7 @@ func TestFilesAndBatchesBelongToTheirKey(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &batch); err != nil || status != http.StatusOK {
 		t.Fatalf("status %d, %v: %s", status, err, text)
 	}
-	for limit := time.Now().Add(time.Minute); batch.Status != "completed"; {
+	for limit := time.Now().Add(3 * time.Minute); batch.Status != "completed"; {
 		_, text = s.ask("GET", "/v1/batches/"+batch.ID, a, "")
 		if err := json.Unmarshal([]byte(text), &batch); err != nil || time.Now().After(limit) {
 			t.Fatalf("%v: %s", err, text)

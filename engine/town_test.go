@@ -16,7 +16,7 @@ import (
 )
 
 // townTime bounds what a town waits for.
-const townTime = time.Minute
+const townTime = 3 * time.Minute
 
 // townRhythm is how often its parties speak of work and pay.
 var townRhythm = Rhythm{

@@ -15,7 +15,7 @@ import (
 )
 
 // patience is how long a test waits for what must come.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // tab is a page in headless Chromium, spoken to by its DevTools protocol.
 type tab struct {

@@ -85,10 +85,10 @@ func (s *swarm) gather(n int) (hands []*hand, release func()) {
 		})
 		watches.Go(func() {
 			defer func() { <-places }()
-			s.soon(time.Minute, func() bool { return s.live[h.key.Public()] != nil })
+			s.soon(patience, func() bool { return s.live[h.key.Public()] != nil })
 		})
 	}
-	s.until(longer(time.Minute, 10*time.Minute), fmt.Sprintf("%d sessions", n), func() bool { return len(s.live) == n })
+	s.until(longer(patience, 10*time.Minute), fmt.Sprintf("%d sessions", n), func() bool { return len(s.live) == n })
 	watches.Wait()
 	return hands, func() {
 		cancel()

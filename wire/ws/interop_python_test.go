@@ -28,7 +28,7 @@ func python(t *testing.T) string {
 func TestPythonClientSpeaksToOurServer(t *testing.T) {
 	addr, ended := interopServer(t)
 	cmd := exec.CommandContext(t.Context(), python(t), "testdata/peer.py", "client", "ws://"+addr, fmt.Sprint(interopLimit))
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = time.Minute
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -39,7 +39,7 @@ func TestPythonClientSpeaksToOurServer(t *testing.T) {
 
 func TestOurClientSpeaksToPythonServer(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), python(t), "testdata/peer.py", "server")
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = time.Minute
 	var complaints strings.Builder // read once the process has ended
 	cmd.Stderr = &complaints
 	stop, err := cmd.StdinPipe()

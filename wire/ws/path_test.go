@@ -109,7 +109,7 @@ func backboneServe(t *testing.T, hub string, pool *x509.CertPool, cert tls.Certi
 	}
 	// The worker's last "here" may still be on its way.
 	s := tls.Server(NetConn(New(nc, Server, rest, Options{DropText: true})), serverTLS(cert))
-	_ = s.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = s.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := io.Copy(s, s); err != nil {
 		t.Errorf("backbone: %v", err)
 	}
