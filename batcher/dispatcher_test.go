@@ -154,13 +154,33 @@ func TestDispatcherSendsAFailedPartElsewhere(t *testing.T) {
 	}
 }
 
+// invalidBatch can be walked, and has a value that no row may have.
+func invalidBatch(t *testing.T, rows int) *moe.Batch {
+	t.Helper()
+	b := randomBatch(seeded(t, 1), moe.Shape{Hidden: 8, Format: moe.RowQ8}, rows, 8, 32)
+	b.Q[0] = -128
+	return b
+}
+
+// A member that calls a valid batch invalid has failed, as one that calls it anything else: others are asked,
+// and it is passed over.
+func TestDispatcherDoesNotBelieveThatABatchIsInvalid(t *testing.T) {
+	d := NewDispatcher(Options{Local: &fake{}})
+	liar := d.Join("liar", &fake{before: func(context.Context, *moe.Batch) error { return moe.ErrInvalid }}, holding(0, 16, 0))
+	d.Join("good", &fake{}, holding(16, 32, 0))
+	forward(t, d, randomBatch(seeded(t, 1), moe.Shape{Hidden: 8, Format: moe.RowQ8}, 9, 8, 32))
+	if s := liar.Stats(); !s.Down || s.Failures != 1 || s.Faults[FaultInvalid] != 1 {
+		t.Errorf("the liar: %+v, want one failure, and that it is passed over", s)
+	}
+}
+
 func TestDispatcherEndsACallThatNobodyCanMend(t *testing.T) {
 	t.Run("invalid", func(t *testing.T) {
 		d := NewDispatcher(Options{Local: &fake{}})
 		f := &fake{before: func(context.Context, *moe.Batch) error { return moe.ErrInvalid }}
 		m := d.Join("f", f, mustAll(1, 32))
 		out := &moe.Partials{}
-		err := d.Forward(t.Context(), randomBatch(seeded(t, 1), moe.Shape{Hidden: 8}, 2, 8, 32), out)
+		err := d.Forward(t.Context(), invalidBatch(t, 2), out)
 		if !errors.Is(err, moe.ErrInvalid) || !strings.Contains(err.Error(), "layer 0 to f") {
 			t.Errorf("got %v, want ErrInvalid that names layer and member", err)
 		}
@@ -192,7 +212,7 @@ func TestDispatcherEndsACallThatNobodyCanMend(t *testing.T) {
 			slow := &fake{before: func(ctx context.Context, _ *moe.Batch) error { <-ctx.Done(); return ctx.Err() }}
 			m := d.Join("slow", slow, holding(0, 16, 0))
 			d.Join("bad", &fake{before: func(context.Context, *moe.Batch) error { return moe.ErrInvalid }}, holding(16, 32, 0))
-			err := d.Forward(t.Context(), randomBatch(seeded(t, 1), moe.Shape{Hidden: 8}, 9, 8, 32), &moe.Partials{})
+			err := d.Forward(t.Context(), invalidBatch(t, 9), &moe.Partials{})
 			if !errors.Is(err, moe.ErrInvalid) {
 				t.Errorf("got %v, want ErrInvalid", err)
 			}
@@ -211,7 +231,7 @@ func TestDispatcherEndsACallThatNobodyCanMend(t *testing.T) {
 				return moe.ErrInvalid
 			}}
 			d.Join("bad", bad, holding(16, 32, 0))
-			err := d.Forward(t.Context(), randomBatch(seeded(t, 1), moe.Shape{Hidden: 8}, 9, 8, 32), &moe.Partials{})
+			err := d.Forward(t.Context(), invalidBatch(t, 9), &moe.Partials{})
 			if !errors.Is(err, moe.ErrInvalid) || slow.picks == 0 {
 				t.Errorf("got %v after %d picks, want ErrInvalid after some", err, slow.picks)
 			}

@@ -231,13 +231,16 @@ func (s *spread) ask(j *job) (settled bool) {
 		return true
 	}
 	err = fmt.Errorf("layer %d to %s: %w", b.Layer, m.name, err)
-	mine := s.ctx.Err()
-	if o.fails(err); mine != nil {
+	mine, invalid := s.ctx.Err(), errors.Is(err, moe.ErrInvalid)
+	switch o.fails(err); {
+	case mine != nil:
 		o.verdict = void
+	case invalid && !m.local && b.Validate(moe.MaxExperts) == nil:
+		o.verdict, invalid = failed, false // a stranger's word ends no call
 	}
 	m.finish(o)
 	s.trace.note(m, o)
-	if mine != nil || errors.Is(err, moe.ErrInvalid) {
+	if mine != nil || invalid {
 		s.fail(cmp.Or(mine, err))
 		return true
 	}
