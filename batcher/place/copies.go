@@ -11,21 +11,11 @@ const maxRanges = 256
 // hot is how many times the average of its layer an expert is picked to be worth a copy of its own.
 const hot = 2
 
-// give adds a copy.
+// give has site i hold an expert that it does not hold.
 func (p *layout) give(i, l, e int) {
 	p.has[i].add(l, e)
+	p.holders[l][e]++
 	p.room[i] -= p.m.ExpertBytes[l]
-}
-
-// holders counts the workers that have an expert.
-func (p *layout) holders(l, e int) int {
-	n := 0
-	for i := range p.has {
-		if p.has[i].has(l, e) {
-			n++
-		}
-	}
-	return n
 }
 
 // copies counts the workers that have a layer whole.
@@ -48,7 +38,7 @@ func (p *layout) keepCopies() {
 			}
 			for e := range p.m.Experts {
 				if p.sites[i].held.has(l, e) && !p.has[i].has(l, e) && p.room[i] >= p.m.ExpertBytes[l] &&
-					p.holders(l, e) < p.b.Copies {
+					p.holders[l][e] < p.b.Copies {
 					p.give(i, l, e)
 				}
 			}
@@ -142,7 +132,7 @@ func (p *layout) copyHot() {
 		}
 	}
 	for _, x := range list {
-		if p.holders(x.l, x.e) >= p.b.Copies {
+		if p.holders[x.l][x.e] >= p.b.Copies {
 			continue
 		}
 		best := nobody

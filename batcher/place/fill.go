@@ -56,6 +56,7 @@ const (
 //
 //  1. room is what has of a site leaves of its memory, and never below zero.
 //  2. Whoever owns an expert has it; an expert has one owner at most.
+//  3. holders counts what is in has.
 type layout struct {
 	m     *Model
 	b     *Backbone
@@ -63,6 +64,7 @@ type layout struct {
 
 	owner    [][]int // by layer and expert: a site, nobody or home
 	has      []grid  // by site: what it owns, and copies
+	holders  [][]int // by layer and expert: how many sites have it
 	local    grid    // the backbone's
 	room     []int64
 	homeRoom int64
@@ -95,6 +97,7 @@ func fill(m *Model, b *Backbone, sites []site, anew bool) *layout {
 	}
 	for range m.Layers {
 		p.owner = append(p.owner, slices.Repeat([]int{nobody}, m.Experts))
+		p.holders = append(p.holders, make([]int, m.Experts))
 	}
 	p.keepHome()
 	limit := slices.Repeat([]float64{math.Inf(1)}, len(sites))
@@ -206,8 +209,7 @@ func (p *layout) own(i, l, lo, hi int) {
 			continue
 		}
 		p.owner[l][e] = i
-		p.has[i].add(l, e)
-		p.room[i] -= p.m.ExpertBytes[l]
+		p.give(i, l, e)
 		share += p.m.Load[l][e]
 		n++
 	}
