@@ -29,7 +29,7 @@ type swarmFile struct {
 
 	hidden  int
 	file    string
-	expert  float64 // bytes of one expert
+	expert  int64 // bytes of one expert
 	model   place.Model
 	base    place.Backbone
 	workers []place.Worker
@@ -136,7 +136,7 @@ func (f *swarmFile) modelFields() map[string]setter {
 		"experts":      readWhole(&f.model.Experts, 1, 4096),
 		"top_k":        readWhole(&f.model.TopK, 1, 64),
 		"hidden":       readWhole(&f.hidden, 1, 1<<15),
-		"expert_bytes": readNumber(&f.expert, 1),
+		"expert_bytes": readBytes(&f.expert),
 	}
 }
 
@@ -242,7 +242,10 @@ func (f *swarmFile) complete() error {
 		}
 	}
 	if f.expert > 0 {
-		m.ExpertBytes = []int64{int64(f.expert)}
+		m.ExpertBytes = []int64{f.expert}
+	}
+	if m.TopK > m.Experts {
+		return usagef("%s: top_k is %d, and a layer has %d experts", f.path, m.TopK, m.Experts)
 	}
 	// DESIGN section 5: int8 and a scale every 256 values out, about 13 bits a value back.
 	blocks := math.Ceil(float64(f.hidden) / 256)
@@ -255,6 +258,9 @@ func (f *swarmFile) complete() error {
 		for _, r := range slices.Concat(w.Held, w.Cached) {
 			if r.Layer >= m.Layers {
 				return usagef("%s: worker %s: layer %d, and the model has %d", f.path, w.Name, r.Layer, m.Layers)
+			}
+			if r.Hi > m.Experts && r.Hi <= lastExpert {
+				return usagef("%s: worker %s: expert %d of layer %d, which has %d", f.path, w.Name, r.Hi-1, r.Layer, m.Experts)
 			}
 		}
 	}
@@ -322,6 +328,20 @@ func readWhole(into *int, lo, hi int) setter {
 	}
 }
 
+// maxExpertBytes is such that no model within the other limits has more bytes than can be counted.
+const maxExpertBytes = 1e12
+
+func readBytes(into *int64) setter {
+	return func(value any) error {
+		x, ok := asFloat(value)
+		if !ok || !(x >= 1) || x > maxExpertBytes {
+			return errors.New("a number of bytes from 1 to 1e12")
+		}
+		*into = int64(x)
+		return nil
+	}
+}
+
 func readGB(into *int64) setter {
 	return func(value any) error {
 		x, ok := asFloat(value)
@@ -355,6 +375,9 @@ func readText(into *string) setter {
 	}
 }
 
+// lastExpert is what a whole layer ends with, whatever the model: one more than the last that any has.
+const lastExpert = 4096
+
 // readRanges takes a list such as ["0-23", "24:0-127"]: whole layers, and experts of one layer.
 func readRanges(into *[]place.Range) setter {
 	return func(value any) error {
@@ -370,9 +393,9 @@ func readRanges(into *[]place.Range) setter {
 			if !ok || divided && lo != hi {
 				return wrong
 			}
-			first, last := 0, 4095
+			first, last := 0, lastExpert
 			if divided {
-				if first, last, ok = fromTo(experts, 4096); !ok {
+				if first, last, ok = fromTo(experts, lastExpert); !ok {
 					return wrong
 				}
 			}
