@@ -174,8 +174,9 @@ func verdictOf(err error) verdict {
 type outcome struct {
 	begun
 	layer           int
-	sent, sentPicks int // rows and picks of the dispatch
-	rows, picks     int // whose answer was used
+	instead         *Member // who was asked before, in vain; nil: nobody
+	sent, sentPicks int     // rows and picks of the dispatch
+	rows, picks     int     // whose answer was used
 	took, combine   time.Duration
 	times           Times
 	verdict         verdict

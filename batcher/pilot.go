@@ -85,13 +85,13 @@ func (p *Pilot) Call(c *Call) {
 		return
 	}
 	l.calls++
-	far := c.Took
+	far, last := c.Took, straggler(c)
 	for i := range c.Spans {
 		s := &c.Spans[i]
 		if s.Result != answered.String() {
 			continue
 		}
-		if s.To == c.Straggler {
+		if s == last {
 			far -= s.Lane // it would not have waited alone
 		}
 		k := pilotKey{c.Layer, s.To}

@@ -219,3 +219,43 @@ func TestWaterfallNamesTheStraggler(t *testing.T) {
 		}
 	})
 }
+
+// answeredBy is one call of a layer that one worker has answered.
+func answeredBy(layer int, to string, lane, work, took time.Duration) *Call {
+	return &Call{
+		Layer: layer, Took: took, Straggler: to, Lag: took,
+		Spans: []Span{{To: to, Took: took, Times: Times{Lane: lane, Work: work}, Result: answered.String()}},
+	}
+}
+
+// What a micro-batch waited in a lane for others it would not have waited alone, so it calls for none more.
+func TestPilotTakesWaitingForOthersOff(t *testing.T) {
+	const ms = time.Millisecond
+	for _, lane := range []time.Duration{0, 100 * ms} {
+		p := &Pilot{}
+		for range pilotWindow {
+			p.Own(0, 5*ms)
+			p.Call(answeredBy(0, "a", lane, 2*ms, 20*ms+lane))
+		}
+		if got := p.Flights(8, 0, 64); got != 1+20/5 {
+			t.Errorf("%d micro-batches where %v is waited for others, want 5", got, lane)
+		}
+	}
+}
+
+// A worker that has left sets the pace no more, after a while.
+func TestPilotForgetsWhoHasLeft(t *testing.T) {
+	const ms = time.Millisecond
+	p := &Pilot{}
+	p.Own(0, 5*ms)
+	p.Call(answeredBy(0, "slow", 0, 20*ms, 40*ms))
+	if got := p.Flights(8, 0, 64); got != 1+40/20 {
+		t.Errorf("%d micro-batches before a worker that takes 20 ms, want 3", got)
+	}
+	for range pilotForget + 1 {
+		p.Call(answeredBy(0, "quick", 0, 2*ms, 40*ms))
+	}
+	if got := p.Flights(8, 0, 64); got != 1+40/5 {
+		t.Errorf("%d micro-batches after it has left, want 9", got)
+	}
+}

@@ -219,6 +219,9 @@ func (s *spread) ask(j *job) (settled bool) {
 	}
 	j.o = outcome{begun: g, layer: b.Layer, sent: b.Rows, sentPicks: len(b.Expert)}
 	o := &j.o
+	if n := len(j.tried); n > 0 {
+		o.instead = j.tried[n-1]
+	}
 	err := s.dispatch(j, m, o)
 	if err == nil {
 		j.tried = append(j.tried, m)

@@ -32,7 +32,7 @@ type StepLayer struct {
 	Add    time.Duration `json:"add_ns"`   // adding its answer into the sums
 	Rest   time.Duration `json:"rest_ns"`  // after that
 
-	Straggler string        `json:"straggler,omitempty"` // who was waited for longest
+	Straggler string        `json:"straggler,omitempty"` // for whom was waited longest
 	Lag       time.Duration `json:"lag_ns,omitempty"`    // that the others, or the call, waited for it alone
 }
 
@@ -91,8 +91,8 @@ func (s *Steps) Call(c *Call) {
 		l.Other += x.Took - x.Lane - x.Out - x.Work - x.Back
 		l.Add += x.Add
 		l.Rest += c.Took - x.End()
-		if len(l.lags) < maxWhere || l.lags[x.To] > 0 {
-			l.lags[x.To] += c.Lag
+		if who := x.waitedFor(); len(l.lags) < maxWhere || l.lags[who] > 0 {
+			l.lags[who] += c.Lag
 		}
 	} else {
 		l.Rest += c.Took

@@ -63,3 +63,33 @@ func TestStepsNameTheStraggler(t *testing.T) {
 		}
 	})
 }
+
+// TestTheStragglerIsWhoWasAskedInVain has one of two workers stall, and then fail, so that others answer for it:
+// the call took so long for its sake, not for theirs.
+func TestTheStragglerIsWhoWasAskedInVain(t *testing.T) {
+	for _, hedge := range []float64{-1, 1} {
+		synctest.Test(t, func(t *testing.T) {
+			s, w := NewSteps(0), Waterfall{}
+			var last Call
+			d := NewDispatcher(Options{Local: &fake{}, Hedge: hedge, Trace: func(c *Call) { s.Call(c); w.Call(c); last = *c }})
+			bad := newStub(10*time.Millisecond, 0, 0)
+			d.Join("good", newStub(10*time.Millisecond, 0, 0), holding(0, 16, 0))
+			d.Join("bad", bad, holding(16, 32, 0))
+			warm(t, d, 20)
+			bad.stall = func() time.Duration { return time.Hour }
+			warm(t, d, 1)
+			if last.Straggler != "bad" || last.Lag < 10*time.Millisecond {
+				t.Errorf("hedge %v: the straggler is %s, by %v: %+v", hedge, last.Straggler, last.Lag, last.Spans)
+			}
+			close(bad.dead)
+			warm(t, d, 1)
+			layers, _ := s.Sum()
+			if layers[0].Straggler != "bad" {
+				t.Errorf("hedge %v: the straggler of the layer is %s", hedge, layers[0].Straggler)
+			}
+			if lines, _, _ := w.Take(); lines[0].To != "bad" || lines[0].Lag == 0 {
+				t.Errorf("hedge %v: who was waited for most is %+v", hedge, lines[0])
+			}
+		})
+	}
+}

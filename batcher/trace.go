@@ -1,6 +1,7 @@
 package batcher
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -25,7 +26,10 @@ type Timed interface {
 
 // Span is one dispatch of a call.
 type Span struct {
-	To     string        `json:"to"`
+	To string `json:"to"`
+	// Instead is who was asked for the same just before, and was late, failed, or answered moe.Wide.
+	Instead string `json:"instead,omitempty"`
+
 	Rows   int           `json:"rows"`
 	Picks  int           `json:"picks"`
 	At     time.Duration `json:"at_ns"` // since the call began
@@ -38,6 +42,9 @@ type Span struct {
 // End is when the dispatch was over, since the call began.
 func (s *Span) End() time.Duration { return s.At + s.Took + s.Add }
 
+// waitedFor is whose fault it is that there was no answer before.
+func (s *Span) waitedFor() string { return cmp.Or(s.Instead, s.To) }
+
 // Call is the waterfall of one Forward of a dispatcher: one layer of one micro-batch.
 type Call struct {
 	Layer int           `json:"layer"`
@@ -45,8 +52,8 @@ type Call struct {
 	Start time.Time     `json:"start"`
 	Took  time.Duration `json:"took_ns"`
 	Spans []Span        `json:"spans"` // in the order of their ends
-	// Straggler is who answered last, so that the call took so long, and Lag how much later than the
-	// last but one; the whole call if there was but one.
+	// Straggler is for whom the call took so long: who answered last, or instead of whom that was; and Lag
+	// how much later than the last but one the answer came; the whole call if there was but one.
 	Straggler string        `json:"straggler,omitempty"`
 	Lag       time.Duration `json:"lag_ns,omitempty"`
 	Err       error         `json:"-"`
@@ -64,8 +71,12 @@ func (t *trace) note(m *Member, o *outcome) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	instead := ""
+	if o.instead != nil {
+		instead = o.instead.name
+	}
 	t.call.Spans = append(t.call.Spans, Span{
-		To: m.name, Rows: o.sent, Picks: o.sentPicks, At: o.at.Sub(t.call.Start), Took: o.took,
+		To: m.name, Instead: instead, Rows: o.sent, Picks: o.sentPicks, At: o.at.Sub(t.call.Start), Took: o.took,
 		Times: o.times, Add: o.combine, Result: o.verdict.String(),
 	})
 }
@@ -81,7 +92,7 @@ func (t *trace) end(err error) {
 			continue
 		}
 		if end := s.End(); c.Straggler == "" || end > last {
-			c.Straggler, last, before = s.To, end, last
+			c.Straggler, last, before = s.waitedFor(), end, last
 		} else {
 			before = max(before, end)
 		}

@@ -1,0 +1,63 @@
+package batcher
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Before an executor far away no row waits for company, whatever a dispatch costs: what passes between two
+// answers is the line's doing.
+func TestNoRowWaitsBeforeAnExecutorFarAway(t *testing.T) {
+	for rtt, waits := range map[time.Duration]bool{0: true, time.Millisecond: true, 10 * time.Millisecond: false} {
+		l, err := NewLane(&fake{}, Limits{Adapt: true}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 20 {
+			rows := 1 + i%4*100
+			l.mu.Lock()
+			l.learn(done{rows: rows, took: rtt + 5*time.Millisecond + time.Duration(rows)*time.Microsecond, rtt: rtt})
+			l.mu.Unlock()
+		}
+		if got := l.core.saves > 4*time.Millisecond; got != waits {
+			t.Errorf("%v away: a dispatch less is said to save %v", rtt, l.core.saves)
+		}
+		l.Close()
+	}
+}
+
+// What is quick is not late for a few milliseconds: they are this machine's as likely as the worker's.
+func TestAQuickMemberIsNotLateAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newStub(time.Millisecond, 0, 0)
+		d := NewDispatcher(Options{Local: &fake{}})
+		m := d.Join("a", a, mustAll(1, 32))
+		warm(t, d, 60)
+		a.stall = func() time.Duration { return lateFloor - 3*time.Millisecond }
+		warm(t, d, 1)
+		if s := m.Stats(); s.Late != 0 || s.Deadline != lateFloor {
+			t.Errorf("%d late, and the deadline is %v", s.Late, s.Deadline)
+		}
+		a.stall = func() time.Duration { return lateFloor + 3*time.Millisecond }
+		warm(t, d, 1)
+		if s := m.Stats(); s.Late != 1 {
+			t.Errorf("%d late after %v", s.Late, lateFloor)
+		}
+	})
+}
+
+// Of two that hold the same, who is ten times as slow is asked when it may have become quicker, and else not.
+func TestASlowReplicaIsAskedNowAndThen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := NewDispatcher(Options{Hedge: -1})
+		slow := d.Join("slow", newStub(100*time.Millisecond, 0, 0), mustAll(1, 32))
+		quick := d.Join("quick", newStub(10*time.Millisecond, 0, 0), mustAll(1, 32))
+		const calls = 1000
+		warm(t, d, calls)
+		n := slow.Stats().Dispatches
+		if n == 0 || n > calls/20 || n+quick.Stats().Dispatches != calls {
+			t.Errorf("the slow one was asked %d times of %d", n, calls)
+		}
+	})
+}
