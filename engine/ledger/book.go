@@ -153,7 +153,8 @@ const (
 		FROM json_each($1) j LEFT JOIN reports r ON r.backbone = substr(j.key, 33) AND r.session = substr(j.key, 1, 32) AND
 			r.sequence = (SELECT max(sequence) FROM reports WHERE ` + ofWork + `)`
 	worksPending = `SELECT j.key, reports.id, worker, nkvr, funded, sequence, ` + says + ` FROM json_each($1) j CROSS JOIN reports
-		WHERE ` + ofWork + ` AND sequence <= ` + jsonValue + ` AND verdict = 'pending' ORDER BY reports.id`
+		WHERE ` + ofWork + ` AND sequence > CAST(j.value ->> 0 AS BIGINT) AND sequence <= CAST(j.value ->> 1 AS BIGINT)
+			AND verdict = 'pending' ORDER BY reports.id`
 )
 
 // progress reads works, and of each what is pending up to a sequence.
@@ -164,7 +165,6 @@ func (t *tx) progress(ctx context.Context, works map[work]int64) error {
 		by[w.name()], of[w.name()] = p, upTo
 		b.works[w] = p
 	}
-	all := names(of)
 	err := t.every(ctx, func(rows *sql.Rows) error {
 		var name string
 		var p progress
@@ -173,9 +173,13 @@ func (t *tx) progress(ctx context.Context, works map[work]int64) error {
 		}
 		by[name].head, by[name].stated, by[name].early = p.head, p.stated, p.early
 		return nil
-	}, worksSoFar, all)
+	}, worksSoFar, names(of))
 	if err != nil {
 		return err
+	}
+	all := ranges(by)
+	if all == "" {
+		return nil
 	}
 	return t.every(ctx, func(rows *sql.Rows) error {
 		var name string
@@ -186,6 +190,25 @@ func (t *tx) progress(ctx context.Context, works map[work]int64) error {
 		by[name].pending = append(by[name].pending, n)
 		return nil
 	}, worksPending, all)
+}
+
+// ranges are works in a JSON object, each with the sequences after which, and up to which, what is pending is asked
+// for; "" where nothing is. Up to where the newest report of a work says that all hold, nothing is pending.
+func ranges(works map[string]*progress) string {
+	var text strings.Builder
+	for name, p := range works {
+		after := int64(0)
+		if r, err := Parse(p.signed); err == nil { // else it is damaged, which place tells
+			after = r.Holds
+		}
+		if after < min(p.upTo, p.sequence) {
+			fmt.Fprintf(&text, `,"%s":[%d,%d]`, name, after, p.upTo)
+		}
+	}
+	if text.Len() == 0 {
+		return ""
+	}
+	return "{" + text.String()[1:] + "}"
 }
 
 // every runs a query and calls row for each of its rows, of which there is one of every name at least.

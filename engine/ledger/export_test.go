@@ -95,7 +95,7 @@ func TestAnAccountIsProvenByWhatItAddsUp(t *testing.T) {
 			}
 		}
 		// A report that was given to somebody else, with the money: neither has an account that adds up.
-		run(t, w, "UPDATE entries SET account = (SELECT id FROM accounts WHERE kind = 'pending' AND owner = $1) WHERE transfer = 1 AND nkvr > 0",
+		run(t, w, "UPDATE transfers SET credited = (SELECT id FROM accounts WHERE kind = 'pending' AND owner = $1) WHERE report = 1 AND kind = 'credit'",
 			s.workers[1].String())
 		run(t, w, resum)
 		_, err := w.Proven(t.Context(), s.workers[0], time.Time{})

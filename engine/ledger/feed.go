@@ -17,8 +17,8 @@ import (
 
 // Feed is a hub's reports and statements as a gateway reads them. *Hub and *Client are one.
 type Feed interface {
-	// After returns entries with ids above the mark's, ascending, at most limit and at most PageMax. It tells
-	// the hub that all up to the mark is in a wallet.
+	// After returns entries with ids above the mark's, ascending, at most limit and at most PageMax. A mark with the
+	// hash of its entry tells the hub that all up to there is in a wallet; one without only asks.
 	After(ctx context.Context, at Mark, limit int) (Page, error)
 }
 

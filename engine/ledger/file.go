@@ -117,6 +117,8 @@ func dsn(path string) string {
 		"_txlock": {"immediate"},
 		"_pragma": {
 			"busy_timeout(5000)", "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)", "temp_store(2)",
+			// 16 MB of pages: a transaction that does not fit writes pages twice.
+			"cache_size(-16000)",
 			// Who commits waits for the copying of the log now and then. 16 MB: a page that was written often since is
 			// copied once. SQLite's own 4 MB cost a hub a tenth of its receipts a second.
 			"wal_autocheckpoint(4000)",

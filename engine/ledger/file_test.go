@@ -158,7 +158,7 @@ func TestCancelledWorkLeavesNothing(t *testing.T) {
 		feed := s.entries(next(t, s.reporter(1, 0), 1))
 		ctx, cancel := context.WithCancel(t.Context())
 		w.file.step = func(statement string) {
-			if strings.HasPrefix(statement, "INSERT INTO accounts") {
+			if strings.HasPrefix(statement, "INSERT INTO feeds") {
 				cancel()
 			}
 		}

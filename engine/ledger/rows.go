@@ -21,7 +21,6 @@ const (
 	walletAccounts
 	walletReports
 	walletTransfers
-	walletEntries
 	walletStatements
 	intos
 )
@@ -31,8 +30,7 @@ var gathered = [intos]into{
 	hubStatements:   {"statements", "id, session, sequence, signed, mark"},
 	walletAccounts:  {"accounts", "id, kind, owner, balance"},
 	walletReports:   {"reports", "verdict, said_by, id, hub, backbone, session, sequence, worker, at, picks, bytes, nkvr, funded, signed, hash"},
-	walletTransfers: {"transfers", "id, report, kind"},
-	walletEntries:   {"entries", "id, transfer, account, nkvr"},
+	walletTransfers: {"transfers", "report, kind, debited, credited, nkvr"},
 	walletStatements: {
 		"statements", "id, hub, worker, backbone, session, sequence, hash, opinion, answered, signed",
 	},

@@ -26,45 +26,40 @@ type account struct {
 	owner seal.PublicKey
 }
 
-// enter makes the two entries of a transfer. Balances have been looked at: it overflows nothing.
+// enter enters a transfer, which is two entries. Balances have been looked at: it overflows nothing.
 func (m transfer) enter(ctx context.Context, t *tx) error {
-	id, err := t.id(ctx, walletTransfers)
-	if err == nil {
-		err = t.put(ctx, walletTransfers, id, m.report, m.kind)
-	}
+	debited, err := m.from.post(ctx, t, -m.amount)
 	if err != nil {
 		return err
 	}
-	if err := m.from.post(ctx, t, id, -m.amount); err != nil {
+	credited, err := m.to.post(ctx, t, m.amount)
+	if err != nil {
 		return err
 	}
-	return m.to.post(ctx, t, id, m.amount)
+	return t.put(ctx, walletTransfers, m.report, m.kind, debited, credited, int64(m.amount))
 }
 
-func (a account) post(ctx context.Context, t *tx, transfer int64, amount NKVR) error {
+// post changes the balance of an account, and returns its id.
+func (a account) post(ctx context.Context, t *tx, amount NKVR) (id int64, err error) {
 	h, err := t.holding(ctx, a)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	balance, err := add(h.balance, amount)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if h.id == 0 {
 		if h.id, err = t.id(ctx, walletAccounts); err != nil {
-			return err
+			return 0, err
 		}
 		if err := t.put(ctx, walletAccounts, h.id, a.kind, a.owner.String(), int64(0)); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	h.balance = balance
 	t.know().balances[h.id] = int64(balance)
-	id, err := t.id(ctx, walletEntries)
-	if err != nil {
-		return err
-	}
-	return t.put(ctx, walletEntries, id, transfer, h.id, int64(amount))
+	return h.id, nil
 }
 
 // row is a stored report, as far as it is money.

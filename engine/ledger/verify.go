@@ -17,26 +17,22 @@ var checks = []check{
 	{"rate of report", "r.worker", `SELECT r.id, r.nkvr, r.bytes * p.nkvr FROM reports r
 		JOIN rates p ON p.since = (SELECT max(since) FROM rates WHERE since <= r.at)
 		WHERE %s AND r.nkvr <> r.bytes * p.nkvr ORDER BY r.id LIMIT 1`},
-	{"entries of transfer", "r.worker", `SELECT t.id, coalesce(max(e.nkvr), 0), r.nkvr FROM transfers t JOIN reports r ON r.id = t.report
-		LEFT JOIN entries e ON e.transfer = t.id WHERE %s GROUP BY t.id, r.nkvr
-		HAVING coalesce(sum(e.nkvr), 0) <> 0 OR coalesce(max(e.nkvr), -1) <> r.nkvr OR count(e.id) <> 2
-		ORDER BY t.id LIMIT 1`},
-	{"transfer", "r.worker", `SELECT t.id, 0, 1 FROM transfers t JOIN reports r ON r.id = t.report
-		JOIN entries e ON e.transfer = t.id JOIN accounts a ON a.id = e.account
-		WHERE %s AND e.nkvr <> 0 AND NOT (
-			t.kind = 'credit' AND (e.nkvr < 0 AND a.kind = 'backbone' AND a.owner = r.backbone OR
-				e.nkvr > 0 AND a.kind = 'pending' AND a.owner = r.worker) OR
-			t.kind = 'settle' AND a.owner = r.worker AND
-				(e.nkvr < 0 AND a.kind = 'pending' OR e.nkvr > 0 AND a.kind = 'settled') OR
-			t.kind = 'void' AND (e.nkvr < 0 AND a.kind = 'pending' AND a.owner = r.worker OR
-				e.nkvr > 0 AND a.kind = 'backbone' AND a.owner = r.backbone))
-		ORDER BY t.id LIMIT 1`},
-	{"transfers of report", "r.worker", `SELECT r.id, count(t.id), r.funded * CASE r.verdict WHEN 'pending' THEN 1 ELSE 2 END
+	{"transfer of report", "r.worker", `SELECT t.report, t.nkvr, r.nkvr FROM transfers t JOIN reports r ON r.id = t.report
+		WHERE %s AND t.nkvr <> r.nkvr ORDER BY t.report LIMIT 1`},
+	{"accounts of a transfer of report", "r.worker", `SELECT t.report, 0, 1 FROM transfers t JOIN reports r ON r.id = t.report
+		LEFT JOIN accounts d ON d.id = t.debited LEFT JOIN accounts c ON c.id = t.credited
+		WHERE %s AND CASE WHEN
+			t.kind = 'credit' AND d.kind = 'backbone' AND d.owner = r.backbone AND c.kind = 'pending' AND c.owner = r.worker OR
+			t.kind = 'settle' AND d.kind = 'pending' AND d.owner = r.worker AND c.kind = 'settled' AND c.owner = r.worker OR
+			t.kind = 'void' AND d.kind = 'pending' AND d.owner = r.worker AND c.kind = 'backbone' AND c.owner = r.backbone
+			THEN 0 ELSE 1 END = 1
+		ORDER BY t.report LIMIT 1`},
+	{"transfers of report", "r.worker", `SELECT r.id, count(t.kind), r.funded * CASE r.verdict WHEN 'pending' THEN 1 ELSE 2 END
 		FROM reports r LEFT JOIN transfers t ON t.report = r.id AND (t.kind = 'credit' OR
 			t.kind = 'settle' AND r.verdict = 'settled' OR t.kind = 'void' AND r.verdict = 'voided')
 		WHERE %s GROUP BY r.id, r.funded, r.verdict
-		HAVING count(t.id) <> r.funded * CASE r.verdict WHEN 'pending' THEN 1 ELSE 2 END
-			OR count(t.id) <> (SELECT count(*) FROM transfers a WHERE a.report = r.id)
+		HAVING count(t.kind) <> r.funded * CASE r.verdict WHEN 'pending' THEN 1 ELSE 2 END
+			OR count(t.kind) <> (SELECT count(*) FROM transfers a WHERE a.report = r.id)
 		ORDER BY r.id LIMIT 1`},
 	{"account", "a.owner", `SELECT a.id, a.balance, coalesce(e.nkvr, 0) FROM accounts a
 		LEFT JOIN (SELECT account, sum(nkvr) AS nkvr FROM entries GROUP BY account) e ON e.account = a.id

@@ -63,31 +63,10 @@ func (w *Wallet) Poll(ctx context.Context, hub string, feed Feed) (sum Polled, e
 	if hub == "" || len(hub) > seal.MaxName {
 		return Polled{}, fmt.Errorf("ledger: a hub's name has 1 to %d bytes", seal.MaxName)
 	}
-	for {
-		at, err := w.watermark(ctx, hub)
-		if err != nil {
-			return sum, err
-		}
-		page, err := feed.After(ctx, at, PageMax)
-		if err != nil {
-			return sum, err
-		}
-		if page.Last < at.ID {
-			return sum, w.rewind(ctx, hub, at.ID, fmt.Sprintf("has %d entries, %d were read", page.Last, at.ID))
-		}
-		if err := page.check(at.ID, PageMax); err != nil {
-			return sum, fmt.Errorf("hub %s: %w", hub, err)
-		}
-		if len(page.Seen) != 0 && at.Hash != (Hash{}) && Hash(page.Seen) != at.Hash {
-			return sum, w.rewind(ctx, hub, at.ID, fmt.Sprintf("has another entry %d than was read", at.ID))
-		}
-		if len(page.Entries) == 0 {
-			return sum, nil
-		}
-		if err := w.take(ctx, hub, at.ID, w.verifyAll(page.Entries), &sum); err != nil {
-			return sum, err
-		}
+	for more := true; more && err == nil; {
+		more, err = w.run(ctx, hub, feed, &sum)
 	}
+	return sum, err
 }
 
 // Follow polls a feed again and again, at once and then after every pause, until ctx ends. Errors go
@@ -243,17 +222,17 @@ func (w *Wallet) granted(text string, known *seal.Grant, r *Report) error {
 	return nil
 }
 
-// take enters a page that begins after the watermark, and moves the watermark, in one transaction.
-// Where another Poll was quicker it does nothing.
-func (w *Wallet) take(ctx context.Context, hub string, after int64, page []verified, sum *Polled) error {
+// take enters pages that begin after the watermark, and moves the watermark, in one transaction. Where another
+// Poll was quicker it does nothing, and moved is false.
+func (w *Wallet) take(ctx context.Context, hub string, after int64, page []verified, sum *Polled) (moved bool, err error) {
 	e := &entering{w: w, hub: hub, after: after, page: page}
-	err := w.file.update(ctx, func(t *tx) error { return e.enter(ctx, t) })
+	err = w.file.update(ctx, func(t *tx) error { return e.enter(ctx, t) })
 	if errors.Is(err, ErrDamaged) && !errors.Is(err, ErrUnwritten) { // of the page's entries, one or more
 		e.care = true
 		err = w.file.update(ctx, func(t *tx) error { return e.enter(ctx, t) })
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	for _, v := range e.news {
 		w.refused.add(v.err)
@@ -265,7 +244,7 @@ func (w *Wallet) take(ctx context.Context, hub string, after int64, page []verif
 	sum.Disputed += e.got.Disputed
 	sum.Refused += e.got.Refused
 	sum.Reward += e.got.Reward
-	return nil
+	return e.moved, nil
 }
 
 // entering is a page that is entered. With care, nothing stays of an entry that a damaged row stands in the way
@@ -277,13 +256,14 @@ type entering struct {
 	page  []verified
 	care  bool
 
-	got  Polled
-	news []verified // refused, and not before
+	got   Polled
+	news  []verified // refused, and not before
+	moved bool       // the watermark
 }
 
 // enter enters the page.
 func (e *entering) enter(ctx context.Context, t *tx) error {
-	e.got, e.news = Polled{}, nil
+	e.got, e.news, e.moved = Polled{}, nil, false
 	if err := t.exec(ctx, "INSERT INTO feeds (hub, watermark) VALUES ($1, 0) ON CONFLICT DO NOTHING", e.hub); err != nil {
 		return err
 	}
@@ -311,6 +291,7 @@ func (e *entering) enter(ctx context.Context, t *tx) error {
 		}
 	}
 	last := e.page[len(e.page)-1]
+	e.moved = true
 	return t.exec(ctx, "UPDATE feeds SET watermark = $1, hash = $2 WHERE hub = $3", last.ID, last.mark().hex(), e.hub)
 }
 
