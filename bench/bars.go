@@ -63,7 +63,7 @@ var anchor = struct {
 const (
 	met      = "met"
 	missed   = "missed"
-	reported = "reported"      // the bar is set for other machines
+	reported = "reported"      // the bar is set for other machines, or for other work
 	noisy    = "noisy machine" // too few pairs were kept
 	few      = "too few pairs" // were measured
 	unknown  = "not measured"  // there is no limit to compare with

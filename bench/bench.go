@@ -44,30 +44,31 @@ func Scenarios() []About {
 	}
 }
 
-// Observer is told what happens during a run of Dispatch, on the goroutine of Run. Its fields may be nil.
-type Observer struct {
-	// Begin is called once, before anything is measured. Results is still empty.
-	Begin func(*Report)
+// Observer is told what happens during a run, on the goroutine of Run: R is the report, X one of its results.
+// Its fields may be nil.
+type Observer[R, X any] struct {
+	// Begin is called once, before anything is measured: there are no results yet. Of Bars once for each run.
+	Begin func(*R)
 	// Progress says how much of the run is done, 0 to 1, and what is done now.
 	Progress func(done float64, doing string)
 	// Row is called for every result when it is final.
-	Row func(Result)
+	Row func(X)
 }
 
-func (o Observer) begin(r *Report) {
+func (o Observer[R, X]) begin(r *R) {
 	if o.Begin != nil {
 		o.Begin(r)
 	}
 }
 
-func (o Observer) progress(done float64, doing string) {
+func (o Observer[R, X]) progress(done float64, doing string) {
 	if o.Progress != nil {
 		o.Progress(done, doing)
 	}
 }
 
-func (o Observer) row(r Result) {
+func (o Observer[R, X]) row(x X) {
 	if o.Row != nil {
-		o.Row(r)
+		o.Row(x)
 	}
 }

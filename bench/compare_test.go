@@ -79,7 +79,7 @@ func TestGoFormatIsReadByBenchstat(t *testing.T) {
 	r.Settings.Up, r.Settings.Worker = 1e9, GPU.String()
 	var b bytes.Buffer
 	m := Machine{CPU: "AMD EPYC", Cores: 2, Commit: "c0ffee"}
-	if err := WriteGo(&b, &m, r.Lines()); err != nil {
+	if err := WriteGo(&b, &m, r.GoLines()); err != nil {
 		t.Fatal(err)
 	}
 	in := benchfmt.NewReader(&b, "test")
@@ -108,11 +108,17 @@ func TestGoFormatIsReadByBenchstat(t *testing.T) {
 		}
 	}
 	for _, l := range [][]Line{
-		(&WireReport{Results: []WireResult{{Scenario: WireName, Path: "small frames", Way: "bare TCP", GBps: 1}}}).Lines(),
-		(&KernelsReport{Results: []KernelsResult{{Scenario: KernelsName, Ms: 1, Quant: "Q4_K", Picks: picksDense}}}).Lines(),
-		(&ModelReport{Results: []ModelResult{{Scenario: ModelName, Kind: reading, Ms: 1}}}).Lines(),
-		(&ReferenceReport{Results: []ReferenceResult{{Scenario: ReferenceName, Figure: "a", XVsBatch1: 3}}}).Lines(),
-		(&BarsReport{Runs: []*Report{r}}).Lines(),
+		(&WireReport{Results: []WireResult{{Scenario: WireName, Path: "small frames", Way: "bare TCP", GBps: 1}}}).GoLines(),
+		(&KernelsReport{Results: []KernelsResult{{Scenario: KernelsName, Ms: 1, Quant: "Q4_K", Picks: picksDense}}}).GoLines(),
+		(&ModelReport{Results: []ModelResult{{Scenario: ModelName, Kind: reading, Ms: 1}}}).GoLines(),
+		(&ReferenceReport{Results: []ReferenceResult{{Scenario: ReferenceName, Figure: "a", XVsBatch1: 3}}}).GoLines(),
+		(&BarsReport{Runs: []*Report{r}}).GoLines(),
+		(&ServeReport{Results: []ServeResult{{Scenario: ServeName, Streams: 8, Direct: 2, HTTP: 1}}}).GoLines(),
+		(&ServeReport{Load: &ServeLoad{Goodput: 3}}).GoLines(),
+		(&RelayReport{Results: []RelayResult{{Scenario: RelayName, Part: "hub restart", Figure: "sent_away"}, {Figure: "handshakes_per_s", Got: 1, Unit: "/s"}}}).GoLines(),
+		(&GateReport{Lines: []GateLine{{Name: "frame_bytes", Kind: gateCounted, Unit: "B"}, {Name: "x", Kind: gateTimed, Got: 1}}}).GoLines(),
+		(&AuditReport{Results: []AuditResult{{Off: 1, On: 1}}}).GoLines(),
+		(&SwarmReport{Result: SwarmResult{Tokens: 1}, Real: &SwarmReal{Tokens: 2}}).GoLines(),
 	} {
 		b.Reset()
 		if err := WriteGo(&b, &m, l); err != nil {

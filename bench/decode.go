@@ -117,7 +117,7 @@ type decoder struct {
 }
 
 // Run measures. When ctx ends it returns what is finished together with ctx's error.
-func (d Decode) Run(ctx context.Context, o Observer) (*Report, error) {
+func (d Decode) Run(ctx context.Context, o Observer[Report, Result]) (*Report, error) {
 	if err := d.Check(); err != nil {
 		return nil, err
 	}

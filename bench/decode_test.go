@@ -22,7 +22,7 @@ func TestDecodeMakesTheSameTokensOnEveryWay(t *testing.T) {
 	for _, speed := range []Speed{{}, {Call: 100 * time.Microsecond, Row: time.Microsecond}} {
 		d := smallDecode()
 		d.Worker = speed
-		r, err := d.Run(t.Context(), Observer{})
+		r, err := d.Run(t.Context(), Observer[Report, Result]{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -116,7 +116,7 @@ func TestDecodeNamesTheFlagToChange(t *testing.T) {
 	} {
 		d := smallDecode()
 		spoil(&d)
-		_, err := d.Run(t.Context(), Observer{})
+		_, err := d.Run(t.Context(), Observer[Report, Result]{})
 		if !errors.Is(err, ErrSettings) || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"kvasir/engine/experts"
@@ -107,10 +108,19 @@ func (d Dispatch) Name() string {
 	return name
 }
 
+// usual reports whether the layer is the one that bars are set for.
+func (d Dispatch) usual() bool { return usualLayer(d.Experts, d.TopK, d.Hidden, d.FFN) }
+
+// usualLayer reports whether dimensions are those of DefaultDispatch.
+func usualLayer(experts, topK, hidden, ffn int) bool {
+	d := DefaultDispatch()
+	return experts == d.Experts && topK == d.TopK && hidden == d.Hidden && ffn == d.FFN
+}
+
 // layerName says what dimensions a layer has.
 func layerName(experts, topK, hidden, ffn int) string {
 	name := "one layer"
-	if x := DefaultDispatch(); experts == x.Experts && topK == x.TopK && hidden == x.Hidden && ffn == x.FFN {
+	if usualLayer(experts, topK, hidden, ffn) {
 		name += " of Qwen3.5-122B-A10B"
 	}
 	return fmt.Sprintf("%s: %d experts, top-%d, hidden %d, FFN %d", name, experts, topK, hidden, ffn)
@@ -138,6 +148,9 @@ func (d Dispatch) Check() error {
 	least := 1 // worker
 	if d.Alone {
 		least = 0
+	}
+	if d.Only != nil && !ascending(d.Only, min(d.Batch, moe.MaxRows)) {
+		return fmt.Errorf("%w: --only %s, want ascending numbers of 1 to %d", ErrSettings, commas(d.Only), moe.MaxRows)
 	}
 	for _, s := range []struct {
 		name           string
@@ -176,15 +189,30 @@ func (d Dispatch) Check() error {
 	return d.checkPaths()
 }
 
+// ascending reports whether there are numbers, from 1 to top, each greater than the one before.
+func ascending(list []int, top int) bool {
+	last := 0
+	for _, n := range list {
+		if n <= last || n > top {
+			return false
+		}
+		last = n
+	}
+	return last > 0
+}
+
+// commas writes numbers as a flag has them.
+func commas(list []int) string {
+	if len(list) == 0 {
+		return "0"
+	}
+	return strings.ReplaceAll(strings.Trim(fmt.Sprint(list), "[]"), " ", ",")
+}
+
 // rttsMax is how many round trips one run compares: each has a swarm of its own.
 const rttsMax = 8
 
 func (d Dispatch) checkPaths() error {
-	for i, n := range d.Only {
-		if n < 1 || n > d.Batch || i > 0 && n <= d.Only[i-1] {
-			return fmt.Errorf("%w: --only %v, want ascending numbers of 1 to %d", ErrSettings, d.Only, moe.MaxRows)
-		}
-	}
 	last := time.Duration(-1)
 	for _, rtt := range d.RTTs {
 		if rtt < 0 || rtt > rttMax {

@@ -20,7 +20,7 @@ import (
 
 // Run measures. Results come in the order of batches, those of one batch in the order local, 0 ms, round
 // trips; and at each of these one dispatch at a time first.
-func (d Dispatch) Run(ctx context.Context, o Observer) (*Report, error) {
+func (d Dispatch) Run(ctx context.Context, o Observer[Report, Result]) (*Report, error) {
 	if err := d.Check(); err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func (d Dispatch) settings(s *Settings) {
 // dispatchRun is a Run under way. One goroutine owns it.
 type dispatchRun struct {
 	d        Dispatch
-	o        Observer
+	o        Observer[Report, Result]
 	report   Report
 	schedule schedule
 	start    time.Time
@@ -114,7 +114,7 @@ func (d Dispatch) tune(ctx context.Context, s *experts.Store) (*experts.Store, r
 // finish fills in what is known at the end.
 func (r *dispatchRun) finish() {
 	m := &r.report.Machine
-	m.Int8Peak, m.Read = round(giga(2*middle(r.peaks))), round(giga(middle(r.reads)))
+	m.atBest(r.peaks, r.reads)
 	if n := len(r.peaks); n > 1 {
 		r.report.drift = r.peaks[n-1]/r.peaks[0] - 1
 	}

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"runtime"
@@ -56,8 +57,8 @@ func metrics(list ...Metric) []Metric {
 	return kept
 }
 
-// Lines are the rounds of all results.
-func (r *Report) Lines() []Line {
+// GoLines are the rounds of all results.
+func (r *Report) GoLines() []Line {
 	var list []Line
 	for i := range r.Results {
 		x := &r.Results[i]
@@ -83,17 +84,17 @@ func (r *Report) Lines() []Line {
 	return list
 }
 
-// Lines are those of all runs.
-func (r *BarsReport) Lines() []Line {
+// GoLines are those of all runs.
+func (r *BarsReport) GoLines() []Line {
 	var list []Line
 	for _, x := range r.Runs {
-		list = append(list, x.Lines()...)
+		list = append(list, x.GoLines()...)
 	}
 	return list
 }
 
-// Lines has one for each point.
-func (r *KernelsReport) Lines() []Line {
+// GoLines has one for each point.
+func (r *KernelsReport) GoLines() []Line {
 	var list []Line
 	for i := range r.Results {
 		x := &r.Results[i]
@@ -105,8 +106,8 @@ func (r *KernelsReport) Lines() []Line {
 	return list
 }
 
-// Lines has one for each point.
-func (r *ModelReport) Lines() []Line {
+// GoLines has one for each point.
+func (r *ModelReport) GoLines() []Line {
 	var list []Line
 	for i := range r.Results {
 		x := &r.Results[i]
@@ -116,8 +117,8 @@ func (r *ModelReport) Lines() []Line {
 	return list
 }
 
-// Lines has one for each way.
-func (r *WireReport) Lines() []Line {
+// GoLines has one for each way.
+func (r *WireReport) GoLines() []Line {
 	var list []Line
 	for i := range r.Results {
 		x := &r.Results[i]
@@ -128,8 +129,8 @@ func (r *WireReport) Lines() []Line {
 	return list
 }
 
-// Lines has one for each figure that is measured.
-func (r *ReferenceReport) Lines() []Line {
+// GoLines has one for each figure that is measured.
+func (r *ReferenceReport) GoLines() []Line {
 	var list []Line
 	for i := range r.Results {
 		x := &r.Results[i]
@@ -138,6 +139,71 @@ func (r *ReferenceReport) Lines() []Line {
 			name += fmt.Sprintf("/rtt=%vms", *x.RTT)
 		}
 		list = append(list, Line{name, ofMilliseconds(x.Ms), metrics(Metric{x.Tokens, "tokens/s"}, Metric{x.XVsBatch1, "x-batch-1"})})
+	}
+	return list
+}
+
+// GoLines has two for each number of streams, or one of load.
+func (r *ServeReport) GoLines() []Line {
+	var list []Line
+	for i := range r.Results {
+		x := &r.Results[i]
+		name := fmt.Sprintf("%s/streams=%d/way=", title(x.Scenario), x.Streams)
+		door := 0.0
+		if x.Door != nil {
+			door = *x.Door
+		}
+		list = append(list, Line{name + "direct", 0, metrics(Metric{x.Direct, "tokens/s"})},
+			Line{name + "http", 0, metrics(Metric{x.HTTP, "tokens/s"}, Metric{door, "door-us/token"})})
+	}
+	if x := r.Load; x != nil {
+		list = append(list, Line{title(ServeName) + "/load", 0, metrics(Metric{x.Goodput, "tokens/s"}, Metric{x.RefusedP99, "refused-p99-ms"})})
+	}
+	return list
+}
+
+// GoLines has one for each figure.
+func (r *RelayReport) GoLines() []Line {
+	var list []Line
+	for i := range r.Results {
+		x := &r.Results[i]
+		name := fmt.Sprintf("%s/part=%s/figure=%s/sessions=%d", title(RelayName), x.Part, x.Figure, r.Settings.Sessions)
+		list = append(list, one(name, x.Got, cmp.Or(strings.TrimPrefix(x.Unit, "/"), "count")))
+	}
+	return list
+}
+
+// GoLines has one for each count and each ratio.
+func (r *GateReport) GoLines() []Line {
+	var list []Line
+	for i := range r.Lines {
+		x := &r.Lines[i]
+		if x.Verdict != unknown {
+			list = append(list, one(fmt.Sprintf("%s/%s=%s", title(GateName), x.Kind, x.Name), x.Got, cmp.Or(x.Unit, x.Kind)))
+		}
+	}
+	return list
+}
+
+// GoLines has one for each pair.
+func (r *AuditReport) GoLines() []Line {
+	var list []Line
+	for i := range r.Results {
+		x := &r.Results[i]
+		list = append(list, Line{title(AuditName), 0, metrics(Metric{x.Off, "rows/s-off"}, Metric{x.On, "rows/s-on"})})
+	}
+	return list
+}
+
+// one is a line of one figure, which may be 0.
+func one(name string, value float64, unit string) Line { return Line{name, 0, []Metric{{value, unit}}} }
+
+// GoLines has one, of what was simulated, and one of what was run beside it.
+func (r *SwarmReport) GoLines() []Line {
+	name := fmt.Sprintf("%s/workers=%d/batch=%d", title(SwarmName), r.Settings.Workers, r.Settings.Batch)
+	list := []Line{{name, 0, metrics(Metric{r.Result.Tokens, "tokens/s"}, Metric{r.Result.Step, "ms/step"})}}
+	if x := r.Real; x != nil {
+		list = append(list, Line{name + "/loopback", 0, metrics(Metric{x.Tokens, "tokens/s"})})
 	}
 	return list
 }
@@ -161,3 +227,18 @@ func (r *WireReport) On() *Machine { return &r.Machine }
 
 // On is what was measured on.
 func (r *ReferenceReport) On() *Machine { return &r.Machine }
+
+// On is what was measured on.
+func (r *ServeReport) On() *Machine { return &r.Machine }
+
+// On is what was measured on.
+func (r *RelayReport) On() *Machine { return &r.Machine }
+
+// On is what simulated.
+func (r *SwarmReport) On() *Machine { return &r.Machine }
+
+// On is what was measured on.
+func (r *GateReport) On() *Machine { return &r.Machine }
+
+// On is what was measured on.
+func (r *AuditReport) On() *Machine { return &r.Machine }

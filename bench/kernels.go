@@ -63,8 +63,7 @@ func (k Kernels) Check() error {
 
 // usual reports whether the layer is the one that bars are set for.
 func (k Kernels) usual() bool {
-	d := DefaultKernels()
-	return k.Experts == d.Experts && k.TopK == d.TopK && k.Hidden == d.Hidden && k.FFN == d.FFN && k.least == d.least
+	return usualLayer(k.Experts, k.TopK, k.Hidden, k.FFN) && k.least == DefaultKernels().least
 }
 
 // Kinds of picks.
@@ -145,15 +144,8 @@ func (k Kernels) checkMemory(available uint64) error {
 	return checkMemory(k.Experts, largest, besides, available)
 }
 
-// KernelsObserver is told what happens during a run, on the goroutine of Run. Its fields may be nil.
-type KernelsObserver struct {
-	Begin    func(*KernelsReport) // once, before anything is measured
-	Progress func(done float64, doing string)
-	Row      func(KernelsResult) // every result, when it is final
-}
-
 // Run measures. When ctx ends it returns what is finished together with ctx's error.
-func (k Kernels) Run(ctx context.Context, o KernelsObserver) (*KernelsReport, error) {
+func (k Kernels) Run(ctx context.Context, o Observer[KernelsReport, KernelsResult]) (*KernelsReport, error) {
 	if err := k.Check(); err != nil {
 		return nil, err
 	}
@@ -177,9 +169,7 @@ func (k Kernels) Run(ctx context.Context, o KernelsObserver) (*KernelsReport, er
 	if k.Pairs > 0 {
 		r.report.Settings.Budget = 0
 	}
-	if o.Begin != nil {
-		o.Begin(&r.report)
-	}
+	o.begin(&r.report)
 	err = r.measure(ctx, k.points(kernel.Variant, variant.Available()))
 	r.finish()
 	return &r.report, err
@@ -188,7 +178,7 @@ func (k Kernels) Run(ctx context.Context, o KernelsObserver) (*KernelsReport, er
 // kernelsRun is a Run under way. One goroutine owns it.
 type kernelsRun struct {
 	k      Kernels
-	o      KernelsObserver
+	o      Observer[KernelsReport, KernelsResult]
 	start  time.Time
 	report KernelsReport
 
@@ -198,12 +188,6 @@ type kernelsRun struct {
 	subject *subject
 	peaks   []float64 // all that were measured
 	reads   []float64
-}
-
-func (r *kernelsRun) progress(done float64, doing string) {
-	if r.o.Progress != nil {
-		r.o.Progress(done, doing)
-	}
 }
 
 func (r *kernelsRun) measure(ctx context.Context, points []point) error {
@@ -226,12 +210,10 @@ func (r *kernelsRun) measure(ctx context.Context, points []point) error {
 		x := r.result(p, pairs)
 		x.Identical = new(m.identical)
 		r.report.Results = append(r.report.Results, x)
-		if r.o.Row != nil {
-			r.o.Row(x)
-		}
+		r.o.row(x)
 	}
 	r.subject.close()
-	r.progress(1, "done")
+	r.o.progress(1, "done")
 	return nil
 }
 
@@ -245,7 +227,7 @@ func (r *kernelsRun) take(ctx context.Context, p *point, done float64) error {
 	}
 	r.subject.close()
 	r.subject = nil
-	r.progress(done, fmt.Sprintf("%s, making the weights", p.layer(r.variant)))
+	r.o.progress(done, fmt.Sprintf("%s, making the weights", p.layer(r.variant)))
 	s, err := r.k.newSubject(ctx, p, r.active.Threads())
 	r.subject = s
 	return err
@@ -254,7 +236,7 @@ func (r *kernelsRun) take(ctx context.Context, p *point, done float64) error {
 // finish fills in what is known at the end.
 func (r *kernelsRun) finish() {
 	m := &r.report.Machine
-	m.Int8Peak, m.Read = round(giga(2*middle(r.peaks))), round(giga(middle(r.reads)))
+	m.atBest(r.peaks, r.reads)
 	r.report.Bars = r.judge()
 }
 

@@ -5,6 +5,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // KernelsReport is what Kernels has measured, and on what. As JSON it is what docs/bench-json.md tells.
@@ -187,6 +188,14 @@ func shareOf(v float64, noisy bool) string {
 // Empty reports whether nothing was measured.
 func (r *KernelsReport) Empty() bool { return r == nil || len(r.Results) == 0 }
 
+// Mistaken says where the same rows had different answers; empty: nowhere.
+func (r *KernelsReport) Mistaken() string {
+	if bad := r.Different(); len(bad) > 0 {
+		return fmt.Sprintf("the same rows had different answers at %s; run kvasir doctor", strings.Join(bad, "; "))
+	}
+	return ""
+}
+
 // Different returns the points whose answers were not always the same.
 func (r *KernelsReport) Different() []string {
 	var list []string
@@ -204,16 +213,16 @@ func (r *KernelsReport) Remarks() []string {
 		return nil
 	}
 	m := &r.Machine
-	var lines []string
-	switch {
-	case m.Int8Peak == 0:
-		lines = append(lines, fmt.Sprintf("The %s kernels have no loop that tells the peak: there are no shares.", r.Settings.Kernel))
-	case m.Read == 0:
-		lines = append(lines, fmt.Sprintf("This machine at best: %s GOP/s of int8 with %s. The layer is too small to tell how fast memory is read.",
-			digits(m.Int8Peak), r.Settings.Kernel))
-	default:
-		lines = append(lines, fmt.Sprintf("This machine at best: %s GOP/s of int8 with %s, and memory read at %s GB/s.",
-			digits(m.Int8Peak), r.Settings.Kernel, digits(m.Read)))
+	lines := []string{fmt.Sprintf("The %s kernels have no loop that tells the peak: there are no shares.", r.Settings.Kernel)}
+	if m.Int8Peak > 0 {
+		text := fmt.Sprintf("This machine at best: %s GOP/s of int8 with %s", digits(m.Int8Peak), r.Settings.Kernel)
+		if m.Read > 0 {
+			text += fmt.Sprintf(", and memory read at %s GB/s", digits(m.Read))
+		}
+		if !slices.ContainsFunc(r.Results, func(x KernelsResult) bool { return x.ReadShare > 0 }) {
+			text += ". The layer is too small to tell a share of that: caches hold part of it"
+		}
+		lines = []string{text + "."}
 	}
 	pairs, dropped := 0, 0
 	for i := range r.Results {

@@ -192,7 +192,7 @@ func (r *dispatchRun) take(ctx context.Context, w *way, t *tally) error {
 			return err
 		}
 		t.times = append(t.times, p.took/time.Duration(p.counted))
-		t.out, t.back, t.rows = t.out+p.out, t.back+p.back, t.rows+p.counted*r.batch.Rows
+		t.out, t.back, t.rows = t.out+p.out, t.back+p.back, t.rows+p.answers*r.batch.Rows
 		t.identical = t.identical && !p.different
 		t.spent(p.compared+time.Duration(p.counted)*clockCost(), p.took)
 		return nil

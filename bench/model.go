@@ -70,12 +70,8 @@ func (m Model) Check() error {
 			return fmt.Errorf("%w: --like: %w", ErrSettings, err)
 		}
 	}
-	last := 0
-	for _, n := range m.Sequences {
-		if n <= last || n > sequencesMost {
-			return fmt.Errorf("%w: --sequences %v, want ascending numbers of 1 to %d", ErrSettings, m.Sequences, sequencesMost)
-		}
-		last = n
+	if len(m.Sequences) > 0 && !ascending(m.Sequences, sequencesMost) {
+		return fmt.Errorf("%w: --sequences %s, want ascending numbers of 1 to %d", ErrSettings, commas(m.Sequences), sequencesMost)
 	}
 	for _, s := range []struct {
 		name           string
@@ -105,15 +101,8 @@ func (m Model) usual() bool {
 	return m.Path == "" && m.Like == d.Like && m.Prompt == d.Prompt && m.Tokens == d.Tokens && m.least == d.least
 }
 
-// ModelObserver is told what happens during a run, on the goroutine of Run. Its fields may be nil.
-type ModelObserver struct {
-	Begin    func(*ModelReport) // once, when the model is loaded
-	Progress func(done float64, doing string)
-	Row      func(ModelResult) // every result, when it is final
-}
-
 // Run measures. When ctx ends it returns what is finished together with ctx's error.
-func (m Model) Run(ctx context.Context, o ModelObserver) (*ModelReport, error) {
+func (m Model) Run(ctx context.Context, o Observer[ModelReport, ModelResult]) (*ModelReport, error) {
 	if err := m.Check(); err != nil {
 		return nil, err
 	}
@@ -132,7 +121,7 @@ func (m Model) Run(ctx context.Context, o ModelObserver) (*ModelReport, error) {
 	if m.Pairs > 0 {
 		r.report.Settings.Budget = 0
 	}
-	path, remove, err := m.file(ctx, r.progress)
+	path, remove, err := m.file(ctx, r.o.progress)
 	if err != nil {
 		return &r.report, err
 	}
@@ -142,9 +131,7 @@ func (m Model) Run(ctx context.Context, o ModelObserver) (*ModelReport, error) {
 	}
 	defer r.rig.close()
 	r.rig.settings(&r.report.Settings)
-	if o.Begin != nil {
-		o.Begin(&r.report)
-	}
+	o.begin(&r.report)
 	err = r.measure(ctx)
 	r.finish()
 	return &r.report, err

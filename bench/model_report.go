@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 )
 
 // ModelReport is what Model has measured, and on what. As JSON it is what docs/bench-json.md tells.
@@ -142,6 +143,14 @@ func (x *ModelResult) share(v float64) string { return shareOf(v, x.noisy()) }
 // Empty reports whether nothing was measured.
 func (r *ModelReport) Empty() bool { return r == nil || len(r.Results) == 0 }
 
+// Mistaken says where the same prompts had different tokens; empty: nowhere.
+func (r *ModelReport) Mistaken() string {
+	if bad := r.Different(); len(bad) > 0 {
+		return fmt.Sprintf("the same prompts had different tokens at %s; run kvasir doctor", strings.Join(bad, "; "))
+	}
+	return ""
+}
+
 // Different returns the points at which a prompt did not always have the same tokens.
 func (r *ModelReport) Different() []string {
 	var list []string
@@ -169,7 +178,7 @@ func (r *ModelReport) Remarks() []string {
 		pairs += r.Results[i].Pairs
 		dropped += r.Results[i].Dropped
 	}
-	lines = append(lines, fmt.Sprintf("Medians of pairs: a point, and the limits before and after it. %d of %d pairs were dropped, because the limits before and after differed by more than 5 %%. Products of weights alone are counted.",
+	lines = append(lines, fmt.Sprintf("Medians of pairs: a point, and the limits before and after it. %d of %d pairs were dropped; they are where the limits before and after differ by more than 5 %%. Products of weights alone are counted.",
 		dropped, pairs))
 	for _, point := range s.LeftOut {
 		lines = append(lines, fmt.Sprintf("Left out: %s, for which this machine or the model's context has no room.", point))

@@ -49,7 +49,7 @@ func (m Model) points() []modelPoint {
 // modelRun is a run of Model under way.
 type modelRun struct {
 	m      Model
-	o      ModelObserver
+	o      Observer[ModelReport, ModelResult]
 	start  time.Time
 	report ModelReport
 	rig    *modelRig
@@ -61,12 +61,6 @@ type modelRun struct {
 
 	peaks []float64 // all that were measured
 	reads []float64
-}
-
-func (r *modelRun) progress(done float64, doing string) {
-	if r.o.Progress != nil {
-		r.o.Progress(done, doing)
-	}
 }
 
 func (r *modelRun) measure(ctx context.Context) error {
@@ -107,11 +101,9 @@ func (r *modelRun) measure(ctx context.Context) error {
 		x := r.result(p, pairs)
 		x.Identical = new(m.identical)
 		r.report.Results = append(r.report.Results, x)
-		if r.o.Row != nil {
-			r.o.Row(x)
-		}
+		r.o.row(x)
 	}
-	r.progress(1, "done")
+	r.o.progress(1, "done")
 	return nil
 }
 
@@ -140,7 +132,7 @@ func (r *modelRun) fits(p *modelPoint) bool {
 // finish fills in what is known at the end.
 func (r *modelRun) finish() {
 	m := &r.report.Machine
-	m.Int8Peak, m.Read = round(giga(2*middle(r.peaks))), round(giga(middle(r.reads)))
+	m.atBest(r.peaks, r.reads)
 	if n := resident(); n > 0 && r.rig != nil {
 		r.report.Settings.ResidentEnd = round(float64(n) / 1e6)
 	}
@@ -161,7 +153,7 @@ type modelPointRun struct {
 
 // pairs measures the point.
 func (m *modelPointRun) pairs(ctx context.Context) ([]pair, error) {
-	m.r.progress(m.done, m.p.name()+", warming up")
+	m.r.o.progress(m.done, m.p.name()+", warming up")
 	if err := m.once(ctx, &sample{}); err != nil {
 		return nil, err
 	}
@@ -188,7 +180,7 @@ func (m *modelPointRun) limits() limits {
 
 // run computes for a while.
 func (m *modelPointRun) run(ctx context.Context, pair int) (sample, error) {
-	m.r.progress(m.done, fmt.Sprintf("%s, pair %d", m.p.name(), pair))
+	m.r.o.progress(m.done, fmt.Sprintf("%s, pair %d", m.p.name(), pair))
 	var x sample
 	for x.dispatches == 0 || x.took < m.r.m.least {
 		if err := m.once(ctx, &x); err != nil {

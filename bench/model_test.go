@@ -37,7 +37,7 @@ func TestModelMeasuresEveryPoint(t *testing.T) {
 	var began bool
 	var rows []ModelResult
 	var doing []string
-	r, err := smallModel().Run(t.Context(), ModelObserver{
+	r, err := smallModel().Run(t.Context(), Observer[ModelReport, ModelResult]{
 		Begin:    func(r *ModelReport) { began = r.Empty() && r.Settings.File > 0 },
 		Progress: func(_ float64, what string) { doing = append(doing, what) },
 		Row:      func(x ModelResult) { rows = append(rows, x) },
@@ -285,15 +285,15 @@ func TestModelSettingsThatCannotBe(t *testing.T) {
 		t.Helper()
 		m := smallModel()
 		change(&m)
-		_, err := m.Run(t.Context(), ModelObserver{})
+		_, err := m.Run(t.Context(), Observer[ModelReport, ModelResult]{})
 		if !errors.Is(err, ErrSettings) || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q in it", err, want)
 		}
 	}
 	f("--like", func(m *Model) { m.Like = "gpt" })
-	f("--sequences [8 1]", func(m *Model) { m.Sequences = []int{8, 1} })
-	f("--sequences [0]", func(m *Model) { m.Sequences = []int{0} })
-	f("--sequences [5000]", func(m *Model) { m.Sequences = []int{5000} })
+	f("--sequences 8,1", func(m *Model) { m.Sequences = []int{8, 1} })
+	f("--sequences 0", func(m *Model) { m.Sequences = []int{0} })
+	f("--sequences 5000", func(m *Model) { m.Sequences = []int{5000} })
 	f("--prompt 0", func(m *Model) { m.Prompt = 0 })
 	f("--tokens 0", func(m *Model) { m.Tokens = 0 })
 	f("--prefill -1", func(m *Model) { m.Prefill = -1 })
@@ -301,14 +301,14 @@ func TestModelSettingsThatCannotBe(t *testing.T) {
 	f("--budget", func(m *Model) { m.Budget = 0 })
 	m := smallModel()
 	m.Path = filepath.Join(t.TempDir(), "none.gguf")
-	if _, err := m.Run(t.Context(), ModelObserver{}); !errors.Is(err, os.ErrNotExist) {
+	if _, err := m.Run(t.Context(), Observer[ModelReport, ModelResult]{}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("error %v without a file", err)
 	}
 	m.Path = filepath.Join(t.TempDir(), "text.gguf")
 	if err := os.WriteFile(m.Path, []byte("text"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.Run(t.Context(), ModelObserver{}); !errors.Is(err, gguf.ErrNotGGUF) {
+	if _, err := m.Run(t.Context(), Observer[ModelReport, ModelResult]{}); !errors.Is(err, gguf.ErrNotGGUF) {
 		t.Errorf("error %v with text for a model", err)
 	}
 }
@@ -316,7 +316,7 @@ func TestModelSettingsThatCannotBe(t *testing.T) {
 func TestModelLeavesOutWhatHasNoRoom(t *testing.T) {
 	m := smallModel()
 	m.Prefill = 5000 // the context is 4096
-	r, err := m.Run(t.Context(), ModelObserver{})
+	r, err := m.Run(t.Context(), Observer[ModelReport, ModelResult]{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -327,7 +327,7 @@ func TestModelLeavesOutWhatHasNoRoom(t *testing.T) {
 
 func TestModelEndsWhenItIsAskedTo(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	r, err := smallModel().Run(ctx, ModelObserver{Row: func(ModelResult) { cancel() }})
+	r, err := smallModel().Run(ctx, Observer[ModelReport, ModelResult]{Row: func(ModelResult) { cancel() }})
 	if !errors.Is(err, context.Canceled) || len(r.Results) != 1 {
 		t.Errorf("error %v with %d results", err, len(r.Results))
 	}

@@ -142,7 +142,7 @@ func (m *pointRun) pairs(ctx context.Context) ([]pair, error) {
 			return nil, err
 		}
 	}
-	m.r.progress(m.done, m.name+", warming up")
+	m.r.o.progress(m.done, m.name+", warming up")
 	if _, err := s.once(ctx, q); err != nil {
 		return nil, err
 	}
@@ -172,7 +172,7 @@ func (m *pointRun) limits() limits {
 
 // run computes batches for a while.
 func (m *pointRun) run(ctx context.Context, pair int) (sample, error) {
-	m.r.progress(m.done, fmt.Sprintf("%s, pair %d", m.name, pair))
+	m.r.o.progress(m.done, fmt.Sprintf("%s, pair %d", m.name, pair))
 	var x sample
 	var before, after runtime.MemStats
 	s, q := m.r.subject, m.pool()

@@ -39,16 +39,20 @@ type pipeline struct {
 	took      time.Duration
 	counted   int           // answers
 	compared  time.Duration // of the time that is counted, by all flights
-	out, back int64
 	different bool
 	err       error
 	over      bool
+
+	// Bytes of all answers, also of those that are not counted: while others are under way, what has been sent and
+	// what has come back are not of the same dispatches. They are there when run has returned.
+	out, back int64
 }
 
 // run returns when nothing is under way any more.
 func (p *pipeline) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	out, back := p.w.traffic.load()
 	var flights sync.WaitGroup
 	for range p.w.flights {
 		flights.Go(func() {
@@ -66,6 +70,8 @@ func (p *pipeline) run(ctx context.Context) error {
 		})
 	}
 	flights.Wait()
+	sent, got := p.w.traffic.load()
+	p.out, p.back = sent-out, got-back
 	if p.err != nil {
 		return fmt.Errorf("%s: %w", p.w.label(), p.err)
 	}
@@ -107,20 +113,18 @@ func (p *pipeline) answered(err error, same bool, compared time.Duration) (faile
 		return true
 	}
 	p.different = p.different || !same
+	p.answers++
 	if p.over {
 		return false
 	}
 	n := p.w.flights
 	p.compared += compared
-	switch p.answers++; {
+	switch {
 	case p.answers == n:
 		p.start, p.compared = now, 0
-		p.out, p.back = p.w.traffic.load()
 	case p.answers > n && p.answers%n == 0 && p.answers-n >= answersMin && now.Sub(p.start) >= p.least:
 		p.over = true
 		p.took, p.counted = now.Sub(p.start), p.answers-n
-		out, back := p.w.traffic.load()
-		p.out, p.back = out-p.out, back-p.back
 	}
 	return false
 }

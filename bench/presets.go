@@ -39,13 +39,13 @@ func presetOf(name string) (*preset, error) {
 	return &presets[i], nil
 }
 
-// Like gives the layer the dimensions of a preset.
-func (d *Dispatch) Like(name string) error {
+// PresetLayer returns the dimensions of a preset's layers.
+func PresetLayer(name string) (experts, topK, hidden, ffn int, err error) {
 	p, err := presetOf(name)
-	if err == nil {
-		d.Experts, d.TopK, d.Hidden, d.FFN = p.experts, p.topK, p.hidden, p.ffn
+	if err != nil {
+		return 0, 0, 0, 0, err
 	}
-	return err
+	return p.experts, p.topK, p.hidden, p.ffn, nil
 }
 
 // Preset gives the model the dimensions of a preset.

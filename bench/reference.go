@@ -102,7 +102,7 @@ type ReferenceResult struct {
 }
 
 // Run measures. When ctx ends it returns what is finished together with ctx's error.
-func (r Reference) Run(ctx context.Context, o ReferenceObserver) (*ReferenceReport, error) {
+func (r Reference) Run(ctx context.Context, o Observer[ReferenceReport, ReferenceResult]) (*ReferenceReport, error) {
 	if err := r.Check(); err != nil {
 		return nil, err
 	}
@@ -118,38 +118,21 @@ func (r Reference) Run(ctx context.Context, o ReferenceObserver) (*ReferenceRepo
 	return &x.report, err
 }
 
-// ReferenceObserver is told what happens during a run, on the goroutine of Run. Its fields may be nil.
-type ReferenceObserver struct {
-	Begin    func(*ReferenceReport)
-	Progress func(done float64, doing string)
-	Row      func(ReferenceResult)
-}
-
 type referenceRun struct {
 	r      Reference
-	o      ReferenceObserver
+	o      Observer[ReferenceReport, ReferenceResult]
 	report ReferenceReport
 }
 
 func (x *referenceRun) add(res ReferenceResult) {
 	res.Scenario = ReferenceName
 	x.report.Results = append(x.report.Results, res)
-	if x.o.Row != nil {
-		x.o.Row(res)
-	}
-}
-
-func (x *referenceRun) progress(done float64, doing string) {
-	if x.o.Progress != nil {
-		x.o.Progress(done, doing)
-	}
+	x.o.row(res)
 }
 
 func (x *referenceRun) run(ctx context.Context) error {
-	if x.o.Begin != nil {
-		x.o.Begin(&x.report)
-	}
-	a, err := x.r.Layer.Run(ctx, Observer{Progress: func(done float64, doing string) { x.progress(done/4, "(a) "+doing) }})
+	x.o.begin(&x.report)
+	a, err := x.r.Layer.Run(ctx, Observer[Report, Result]{Progress: func(done float64, doing string) { x.o.progress(done/4, "(a) "+doing) }})
 	if a != nil && len(a.Results) > 0 {
 		x.report.Machine, x.report.Settings.Kernel = a.Machine, a.Settings.Kernel
 	}
@@ -169,7 +152,7 @@ func (x *referenceRun) remote(ctx context.Context) error {
 	run := &dispatchRun{d: x.r.Layer, start: time.Now()}
 	run.d.Only, run.d.Batch = nil, 1
 	defer run.close()
-	x.progress(0.25, "(b) making the weights")
+	x.o.progress(0.25, "(b) making the weights")
 	layer, format, profile, err := run.layer(ctx)
 	if err != nil {
 		return err
@@ -197,7 +180,7 @@ func (x *referenceRun) remote(ctx context.Context) error {
 			return err
 		}
 		for j, s := range x.points(i) {
-			x.progress(0.3+0.35*float64(i)+0.08*float64(j), fmt.Sprintf("(%s) %v, %d streams", s.Figure, rtt, s.Streams))
+			x.o.progress(0.3+0.35*float64(i)+0.08*float64(j), fmt.Sprintf("(%s) %v, %s", s.Figure, rtt, streams(s.Streams)))
 			s.RTT = new(milliseconds(rtt))
 			b := &backbone{own: x.r.Token/time.Duration(x.r.Layers) - home, layers: x.r.Layers, remote: s.Remote, home: home}
 			took, err := b.tokens(ctx, w.x, row, s.Streams, x.r.Tokens)
@@ -210,7 +193,7 @@ func (x *referenceRun) remote(ctx context.Context) error {
 			x.add(s)
 		}
 	}
-	x.progress(1, "done")
+	x.o.progress(1, "done")
 	return nil
 }
 

@@ -51,7 +51,7 @@ func TestReferenceRestatesEveryFigure(t *testing.T) {
 	x.Layers, x.Token, x.Streams, x.Direct, x.CDN = 2, 4*time.Millisecond, 2, time.Millisecond, time.Millisecond
 	d := &x.Layer
 	d.Experts, d.TopK, d.Hidden, d.FFN, d.Only, d.Batch, d.Repeat, d.least = 6, 2, 512, 256, []int{1, 2}, 2, 1, 0
-	r, err := x.Run(t.Context(), ReferenceObserver{})
+	r, err := x.Run(t.Context(), Observer[ReferenceReport, ReferenceResult]{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestReferenceRestatesEveryFigure(t *testing.T) {
 		t.Errorf("figures %s, words %q", figures, words)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	r, err = x.Run(ctx, ReferenceObserver{Row: func(ReferenceResult) { cancel() }})
+	r, err = x.Run(ctx, Observer[ReferenceReport, ReferenceResult]{Row: func(ReferenceResult) { cancel() }})
 	if !errors.Is(err, context.Canceled) || len(r.Results) != 1 || r.Words() != nil {
 		t.Errorf("interrupted: %v, %+v", err, r.Results)
 	}
@@ -90,7 +90,7 @@ func TestBarsRunsAllThatBarsAreSetFor(t *testing.T) {
 		d.RTTs = []time.Duration{time.Millisecond}
 	}
 	heads := 0
-	r, err := b.Run(t.Context(), Observer{Begin: func(*Report) { heads++ }})
+	r, err := b.Run(t.Context(), Observer[Report, Result]{Begin: func(*Report) { heads++ }})
 	if err != nil || heads != 4 || len(r.Runs) != 4 || len(r.Different()) > 0 || r.Machine.CPU == "" {
 		t.Fatalf("%v, %d heads, %+v", err, heads, r)
 	}

@@ -62,22 +62,15 @@ func (x Relay) Check() error {
 	return nil
 }
 
-// RelayObserver is told what happens during a run, on the goroutine of Run. Its fields may be nil.
-type RelayObserver struct {
-	Begin    func(*RelayReport)
-	Progress func(done float64, doing string)
-	Row      func(RelayResult)
-}
-
 // relayRun is a Run under way. One goroutine owns it.
 type relayRun struct {
 	x      Relay
-	o      RelayObserver
+	o      Observer[RelayReport, RelayResult]
 	report RelayReport
 }
 
 // Run measures. When ctx ends it returns what is finished together with ctx's error.
-func (x Relay) Run(ctx context.Context, o RelayObserver) (*RelayReport, error) {
+func (x Relay) Run(ctx context.Context, o Observer[RelayReport, RelayResult]) (*RelayReport, error) {
 	if err := x.Check(); err != nil {
 		return nil, err
 	}
@@ -86,9 +79,7 @@ func (x Relay) Run(ctx context.Context, o RelayObserver) (*RelayReport, error) {
 		Scenario: RelayName, Sessions: x.Sessions, Idle: x.Idle.Seconds(), Trips: x.Trips,
 		Up: relayUp, RTT: milliseconds(relayRTT), Deaths: x.Deaths,
 	}}
-	if o.Begin != nil {
-		o.Begin(&r.report)
-	}
+	o.begin(&r.report)
 	for _, part := range []func(context.Context) error{r.many, r.control, r.deaths} {
 		err := part(ctx)
 		if ctx.Err() != nil {
@@ -101,20 +92,12 @@ func (x Relay) Run(ctx context.Context, o RelayObserver) (*RelayReport, error) {
 	return &r.report, nil
 }
 
-func (r *relayRun) progress(done float64, doing string) {
-	if r.o.Progress != nil {
-		r.o.Progress(done, doing)
-	}
-}
-
 // add judges a figure and keeps it.
 func (r *relayRun) add(x RelayResult) {
 	x.Scenario, x.Got = RelayName, round(x.Got)
 	x.judge()
 	r.report.Results = append(r.report.Results, x)
-	if r.o.Row != nil {
-		r.o.Row(x)
-	}
+	r.o.row(x)
 }
 
 // unhurried is limits of a hub that many come to at once, without being sent away.

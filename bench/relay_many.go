@@ -86,7 +86,7 @@ func (h *host) release() {
 
 // many measures sessions that come, rest, and come back.
 func (r *relayRun) many(ctx context.Context) error {
-	r.progress(0, "the first session")
+	r.o.progress(0, "the first session")
 	s, err := newRelaySwarm(ctx, &relaySwarm{hidden: 64, limits: unhurried()})
 	if err != nil {
 		return err
@@ -104,7 +104,7 @@ func (r *relayRun) many(ctx context.Context) error {
 		s.close()
 		return err
 	}
-	r.progress(0.05, fmt.Sprintf("%d sessions come", r.x.Sessions))
+	r.o.progress(0.05, fmt.Sprintf("%d sessions come", r.x.Sessions))
 	cpu, start := processCPU(), time.Now()
 	h, err := s.gather(r.x.Sessions)
 	defer h.release()
@@ -130,7 +130,7 @@ func (r *relayRun) come(took, cpu time.Duration) {
 
 // idle tells what sessions cost that are only there.
 func (r *relayRun) idle(ctx context.Context, s *relaySwarm, before heldNow) error {
-	r.progress(0.15, fmt.Sprintf("%d sessions rest", r.x.Sessions))
+	r.o.progress(0.15, fmt.Sprintf("%d sessions rest", r.x.Sessions))
 	after, err := rested(ctx, r.x.Idle)
 	if err != nil {
 		return err
@@ -185,7 +185,7 @@ func rested(ctx context.Context, idle time.Duration) (now heldNow, err error) {
 // restart ends the hub under all sessions and starts it again, at its own pace.
 func (r *relayRun) restart(ctx context.Context, h *host) error {
 	s, n := h.s, r.x.Sessions
-	r.progress(0.3, fmt.Sprintf("the hub begins again under %d sessions", n))
+	r.o.progress(0.3, fmt.Sprintf("the hub begins again under %d sessions", n))
 	h.mu.Lock()
 	h.away, h.silent = nil, 0
 	h.mu.Unlock()

@@ -117,7 +117,7 @@ const betweenTrips = 23 * time.Millisecond
 
 // control measures round trips of control messages beside streams that fill a slow uplink.
 func (r *relayRun) control(ctx context.Context) error {
-	r.progress(0.55, "control beside full streams")
+	r.o.progress(0.55, "control beside full streams")
 	c, err := newControlled(ctx)
 	if err != nil {
 		return err
@@ -191,7 +191,7 @@ func (r *relayRun) deaths(ctx context.Context) error {
 	for i, hop := range hops {
 		for k, how := range []wan.How{wan.Fin, wan.Reset} {
 			name := []string{"FIN", "RST"}[k]
-			r.progress(0.9+0.1*float64(2*i+k)/6, fmt.Sprintf("%s ends, %s", hop, name))
+			r.o.progress(0.9+0.1*float64(2*i+k)/6, fmt.Sprintf("%s ends, %s", hop, name))
 			took, err := r.death(ctx, hop, how)
 			if err != nil {
 				return fmt.Errorf("%s of %s: %w", name, hop, err)

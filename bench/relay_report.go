@@ -94,8 +94,13 @@ func NewRelayTable(w io.Writer) *Table[RelayResult] { return &Table[RelayResult]
 // Empty reports whether nothing was measured.
 func (r *RelayReport) Empty() bool { return r == nil || len(r.Results) == 0 }
 
-// Different returns how many sessions gave other bits than this machine.
-func (r *RelayReport) Different() int { return r.Wrong }
+// Mistaken says how many sessions gave other bits than this machine; empty: none.
+func (r *RelayReport) Mistaken() string {
+	if r.Wrong > 0 {
+		return fmt.Sprintf("%d sessions answered with other bits than they should; run kvasir doctor", r.Wrong)
+	}
+	return ""
+}
 
 // find returns a figure by its name; nil: it was not measured.
 func (r *RelayReport) find(figure string) *RelayResult {
@@ -149,21 +154,3 @@ func (r *RelayReport) Missed() []string {
 	}
 	return list
 }
-
-// Lines has one for each figure.
-func (r *RelayReport) Lines() []Line {
-	var list []Line
-	for i := range r.Results {
-		x := &r.Results[i]
-		unit := x.Unit
-		if unit == "" {
-			unit = "count"
-		}
-		list = append(list, Line{fmt.Sprintf("%s/part=%s/figure=%s/sessions=%d", title(RelayName), x.Part, x.Figure, r.Settings.Sessions), 0,
-			[]Metric{{x.Got, strings.TrimPrefix(unit, "/")}}})
-	}
-	return list
-}
-
-// On is what was measured on.
-func (r *RelayReport) On() *Machine { return &r.Machine }

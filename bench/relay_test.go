@@ -20,7 +20,7 @@ func TestRelayMeasuresEveryPart(t *testing.T) {
 	}
 	var begun bool
 	rows := 0
-	r, err := tinyRelay().Run(t.Context(), RelayObserver{
+	r, err := tinyRelay().Run(t.Context(), Observer[RelayReport, RelayResult]{
 		Begin: func(r *RelayReport) { begun = r.Empty() },
 		Row:   func(RelayResult) { rows++ },
 	})
@@ -46,14 +46,14 @@ func TestRelayMeasuresEveryPart(t *testing.T) {
 			deaths++
 		}
 	}
-	if x := r.find("trip_p99_ms"); deaths != 6 || x.Verdict != few || r.Different() != 0 {
-		t.Errorf("%d deaths, want 6; %+v of too few round trips; %d wrong answers", deaths, x, r.Different())
+	if x := r.find("trip_p99_ms"); deaths != 6 || x.Verdict != few || r.Mistaken() != "" {
+		t.Errorf("%d deaths, want 6; %+v of too few round trips; %q", deaths, x, r.Mistaken())
 	}
 }
 
 func TestRelayStopsWithItsContext(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
-	r, err := DefaultRelay().Run(ctx, RelayObserver{Progress: func(_ float64, doing string) {
+	r, err := DefaultRelay().Run(ctx, Observer[RelayReport, RelayResult]{Progress: func(_ float64, doing string) {
 		if strings.Contains(doing, "come") {
 			stop()
 		}

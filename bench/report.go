@@ -5,9 +5,11 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"sync"
 	"time"
 
 	"kvasir/internal/machine"
+	"kvasir/kernels/cpu"
 )
 
 // Report is what a run has measured, and on what. As JSON it is what docs/bench-json.md tells.
@@ -30,19 +32,44 @@ type Machine struct {
 	Go       string   `json:"go"`
 	Commit   string   `json:"commit,omitempty"` // "+" at its end: with changes since; go run records none
 
-	// Limits of what it can do with all threads of the run, the medians of what was measured during it.
+	// Limits of what it can do with all threads, measured at the start; where a run measures them between its
+	// points, the medians of these.
 	Int8Peak float64 `json:"int8_peak_gops,omitempty"` // 10^9 operations a second; a product is two of them
 	Read     float64 `json:"read_gbps,omitempty"`      // 10^9 bytes a second
 }
 
-// ReadMachine describes this computer and this build.
+// ReadMachine describes this computer and this build, and measures what it can do where this was not done before.
 func ReadMachine() Machine {
 	f := machine.Read()
 	m := Machine{CPU: f.CPU, Cores: f.Cores, Features: f.Features, Go: runtime.Version()}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		m.Commit = commit(info.Settings)
 	}
+	l := startLimits()
+	m.atBest([]float64{l.peak}, []float64{l.read})
 	return m
+}
+
+// startLimitFor is how long each limit is measured at the start.
+const startLimitFor = 100 * time.Millisecond
+
+// startLimits measures what the machine can do, once in a process: before its first run.
+var startLimits = sync.OnceValue(func() (l limits) {
+	b, err := cpu.Default()
+	if err != nil {
+		return l // who computes has the same error
+	}
+	return limits{peak: b.PeakRate(startLimitFor), read: machine.ReadRate(b.Threads(), startLimitFor)}
+})
+
+// atBest has the machine be what limits say, in products and in bytes a second; without any it stays as it was.
+func (m *Machine) atBest(peaks, reads []float64) {
+	if v := middle(peaks); v > 0 {
+		m.Int8Peak = round(giga(2 * v))
+	}
+	if v := middle(reads); v > 0 {
+		m.Read = round(giga(v))
+	}
 }
 
 // commit returns what the build has recorded.

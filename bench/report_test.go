@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"kvasir/kernels/cpu"
+	"kvasir/kernels/variant"
 )
 
 // made returns a result with times in milliseconds, one a round, ascending.
@@ -79,6 +82,9 @@ func TestMachineIsDescribed(t *testing.T) {
 	m := ReadMachine()
 	if m.CPU == "" || m.Cores < 1 || m.Features == nil || m.Go != runtime.Version() {
 		t.Errorf("%+v", m)
+	}
+	if b, err := cpu.Default(); err != nil || (m.Int8Peak > 0) != (b.Variant() != variant.Portable) || m.Int8Peak != ReadMachine().Int8Peak {
+		t.Errorf("%v: measured at the start: %+v, and then %+v; want the same, with a peak but for portable kernels", err, m, ReadMachine())
 	}
 	f := func(want string, settings ...debug.BuildSetting) {
 		t.Helper()

@@ -50,7 +50,8 @@ func DefaultServe() Serve {
 // QuickServe is kvasir-tiny, measured for a moment.
 func QuickServe() Serve {
 	s := DefaultServe()
-	s.Like, s.Sequences, s.Tokens, s.Budget, s.least = "", []int{1, 8}, 16, 10*time.Second, 20*time.Millisecond
+	// A single stream of fewer tokens would be over before its client, another process, has said that it began.
+	s.Like, s.Sequences, s.Tokens, s.Budget, s.least = "", []int{1, 8}, 256, 8*time.Second, 20*time.Millisecond
 	return s
 }
 
@@ -98,15 +99,8 @@ func (s Serve) usual() bool {
 	return s.Path == "" && s.Like == d.Like && s.least == d.least
 }
 
-// ServeObserver is told what happens during a run, on the goroutine of Run. Its fields may be nil.
-type ServeObserver struct {
-	Begin    func(*ServeReport) // once, when the model is loaded
-	Progress func(done float64, doing string)
-	Row      func(ServeResult) // every result, when it is final
-}
-
 // Run measures. When ctx ends it returns what is finished together with ctx's error.
-func (s Serve) Run(ctx context.Context, o ServeObserver) (*ServeReport, error) {
+func (s Serve) Run(ctx context.Context, o Observer[ServeReport, ServeResult]) (*ServeReport, error) {
 	if err := s.Check(); err != nil {
 		return nil, err
 	}
@@ -133,7 +127,7 @@ func (s Serve) Run(ctx context.Context, o ServeObserver) (*ServeReport, error) {
 	path, remove := s.Path, func() {}
 	if s.Like != "" && s.Path == "" {
 		made := Model{Like: s.Like, Seed: s.Seed}
-		if path, remove, err = made.file(ctx, r.progress); err != nil {
+		if path, remove, err = made.file(ctx, r.o.progress); err != nil {
 			return &r.report, err
 		}
 	}
@@ -141,9 +135,7 @@ func (s Serve) Run(ctx context.Context, o ServeObserver) (*ServeReport, error) {
 	if err := r.open(path); err != nil {
 		return &r.report, err
 	}
-	if o.Begin != nil {
-		o.Begin(&r.report)
-	}
+	o.begin(&r.report)
 	err = errors.Join(r.measure(ctx), r.close())
 	r.finish()
 	return &r.report, err

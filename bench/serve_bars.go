@@ -37,7 +37,7 @@ var serveRates = []modelBar{
 // finish fills in what is known at the end.
 func (r *serveRun) finish() {
 	m := &r.report.Machine
-	m.Int8Peak, m.Read = round(giga(2*middle(r.peaks))), round(giga(middle(r.reads)))
+	m.atBest(r.peaks, r.reads)
 	r.report.judge(r.s.usual())
 }
 

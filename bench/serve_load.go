@@ -60,7 +60,7 @@ func (l *loading) job(kind string, d time.Duration) clientJob {
 // atBest has always as many ask as can run, and as many again wait: for as long as a part, and for longer where
 // nothing was answered meanwhile.
 func (l *loading) atBest(ctx context.Context, done float64) error {
-	l.r.progress(done, "as many as it can do")
+	l.r.o.progress(done, "as many as it can do")
 	for d := min(l.part, bestMost); ; d = min(2*d, bestMost) {
 		got, n, err := l.r.watched(ctx, l.job(jobClosed, d), nil)
 		switch {
@@ -81,7 +81,7 @@ func (l *loading) loaded(ctx context.Context, i int) error {
 	j := l.job(jobOpen, l.part)
 	j.Rate, j.Clients, j.Burst = overload*float64(last.Asked.Done)/last.Took.Seconds(), 2*l.r.places, l.r.places
 	got, n, err := l.r.watched(ctx, j, func(done float64) {
-		l.r.progress((float64(i)+done)/float64(l.x.Rounds), "three times as much")
+		l.r.o.progress((float64(i)+done)/float64(l.x.Rounds), "three times as much")
 		l.held = append(l.held, resident())
 	})
 	if err != nil {
@@ -206,7 +206,7 @@ const (
 
 // vanish has clients go in the middle of their streams, and waits until nothing is left of them.
 func (r *serveRun) vanish(ctx context.Context) (*ServeVanish, error) {
-	r.progress(0, fmt.Sprintf("%d clients", r.s.Vanish))
+	r.o.progress(0, fmt.Sprintf("%d clients", r.s.Vanish))
 	before, err := r.rest(ctx)
 	if err != nil {
 		return nil, err

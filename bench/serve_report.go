@@ -93,6 +93,14 @@ func (r *ServeReport) Empty() bool {
 	return r == nil || len(r.Results) == 0 && r.Load == nil && r.Vanish == nil
 }
 
+// Mistaken says where the same prompt had different texts; empty: nowhere.
+func (r *ServeReport) Mistaken() string {
+	if bad := r.Different(); len(bad) > 0 {
+		return fmt.Sprintf("a prompt had different texts through HTTP and directly, first at %s; run kvasir doctor", streams(bad[0]))
+	}
+	return ""
+}
+
 // Different returns the numbers of streams at which a prompt did not always have the same text.
 func (r *ServeReport) Different() []int {
 	var list []int

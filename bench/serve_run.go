@@ -17,7 +17,7 @@ import (
 // serveRun is a run of Serve under way.
 type serveRun struct {
 	s       Serve
-	o       ServeObserver
+	o       Observer[ServeReport, ServeResult]
 	start   time.Time
 	report  ServeReport
 	backend *cpu.Backend
@@ -29,12 +29,6 @@ type serveRun struct {
 	peaks, reads []float64
 }
 
-func (r *serveRun) progress(done float64, doing string) {
-	if r.o.Progress != nil {
-		r.o.Progress(done, doing)
-	}
-}
-
 func (r *serveRun) measure(ctx context.Context) error {
 	for i, n := range r.s.Sequences {
 		now := time.Since(r.start)
@@ -44,12 +38,10 @@ func (r *serveRun) measure(ctx context.Context) error {
 		}
 		x, err := p.measure(ctx)
 		if err != nil {
-			return fmt.Errorf("%d streams: %w", n, err)
+			return fmt.Errorf("%s: %w", streams(n), err)
 		}
 		r.report.Results = append(r.report.Results, x)
-		if r.o.Row != nil {
-			r.o.Row(x)
-		}
+		r.o.row(x)
 	}
 	var err error
 	if r.s.Load > 0 {
@@ -58,8 +50,16 @@ func (r *serveRun) measure(ctx context.Context) error {
 	if r.s.Vanish > 0 && err == nil {
 		r.report.Vanish, err = r.vanish(ctx)
 	}
-	r.progress(1, "done")
+	r.o.progress(1, "done")
 	return err
+}
+
+// streams says how many.
+func streams(n int) string {
+	if n == 1 {
+		return "1 stream"
+	}
+	return fmt.Sprintf("%d streams", n)
 }
 
 // prompts are n that differ.
@@ -152,7 +152,7 @@ type servePoint struct {
 }
 
 func (p *servePoint) measure(ctx context.Context) (ServeResult, error) {
-	p.r.progress(p.done, fmt.Sprintf("%d streams, warming up", p.n))
+	p.r.o.progress(p.done, streams(p.n)+", warming up")
 	if _, err := p.call(ctx); err != nil {
 		return ServeResult{}, err
 	}
@@ -164,7 +164,7 @@ func (p *servePoint) measure(ctx context.Context) (ServeResult, error) {
 	}
 	x := p.result(pairs)
 	if p.r.report.Settings.Apart && processCPU() > 0 {
-		p.r.progress(p.done, fmt.Sprintf("%d streams, the door alone", p.n))
+		p.r.o.progress(p.done, streams(p.n)+", the door alone")
 		us, err := p.r.door(ctx, p.n)
 		if err != nil {
 			return x, err
@@ -188,7 +188,7 @@ func (r *serveRun) limits() limits {
 
 // run has both ways take a turn; who is first changes.
 func (p *servePoint) run(ctx context.Context, pair int) (x sample, err error) {
-	p.r.progress(p.done, fmt.Sprintf("%d streams, round %d", p.n, pair))
+	p.r.o.progress(p.done, fmt.Sprintf("%s, round %d", streams(p.n), pair))
 	ways := []func(context.Context) (served, error){p.call, p.ask}
 	var got [2]served
 	for i := range ways {

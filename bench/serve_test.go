@@ -18,7 +18,7 @@ func smallServe() Serve {
 
 func TestServeHasTheSameTextBothWays(t *testing.T) {
 	rows := 0
-	r, err := smallServe().Run(t.Context(), ServeObserver{Row: func(ServeResult) { rows++ }})
+	r, err := smallServe().Run(t.Context(), Observer[ServeReport, ServeResult]{Row: func(ServeResult) { rows++ }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestServeTellsWhereTextsDiffer(t *testing.T) {
 func TestClientsThatVanishLeaveNothing(t *testing.T) {
 	s := QuickServe()
 	s.Vanish = 100
-	r, err := s.Run(t.Context(), ServeObserver{})
+	r, err := s.Run(t.Context(), Observer[ServeReport, ServeResult]{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestLoadIsRefusedAndNothingFails(t *testing.T) {
 	s.Load, s.Tokens, s.running, s.waiting = 3*time.Second, 2, 2, 2
 	const most = 20
 	for try := range most {
-		r, err := s.Run(t.Context(), ServeObserver{})
+		r, err := s.Run(t.Context(), Observer[ServeReport, ServeResult]{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -43,7 +43,7 @@ func QuickBars() Bars {
 	for i := range b.Runs {
 		d := &b.Runs[i]
 		d.Experts, d.Hidden, d.FFN, d.Only, d.Batch = q.Experts, q.Hidden, q.FFN, []int{1, 8}, 8
-		d.RTTs, d.Budget, d.least = d.RTTs[:1], time.Second, 0
+		d.RTTs, d.Budget, d.least = d.RTTs[:1], time.Second, q.least
 	}
 	return b
 }
@@ -62,7 +62,7 @@ type BarsSettings struct {
 }
 
 // Run measures. o.Begin is called for each run.
-func (b Bars) Run(ctx context.Context, o Observer) (*BarsReport, error) {
+func (b Bars) Run(ctx context.Context, o Observer[Report, Result]) (*BarsReport, error) {
 	r := &BarsReport{Machine: ReadMachine(), Settings: BarsSettings{BarsName}, Runs: []*Report{}, Bars: []PathBar{}}
 	for i, d := range b.Runs {
 		part := o
@@ -114,6 +114,9 @@ func (r *BarsReport) Words() []string {
 
 // Missed returns the bars that were missed, in words.
 func (r *BarsReport) Missed() []string { return missedBars(r.Bars) }
+
+// Mistaken says where workers gave other bits than this machine; empty: nowhere.
+func (r *BarsReport) Mistaken() string { return differing(r.Different()) }
 
 // Different returns the batches whose answers from workers were not those computed here.
 func (r *BarsReport) Different() []int {

@@ -67,15 +67,6 @@ const (
 	flightsMost      = 256
 )
 
-// Like gives the model the dimensions of a preset.
-func (s *Swarm) Like(name string) error {
-	p, err := presetOf(name)
-	if err == nil {
-		s.Experts, s.TopK, s.Hidden, s.FFN = p.experts, p.topK, p.hidden, p.ffn
-	}
-	return err
-}
-
 // Check returns an error, wrapping ErrSettings, that names the flag to change.
 func (s Swarm) Check() error {
 	if s.Workers < simulatedLeast || s.Workers > simulatedMost {
@@ -188,14 +179,8 @@ func (s Swarm) draw(rng *rand.Rand) []place.Worker {
 	return list
 }
 
-// SwarmObserver is told what happens during a run, on the goroutine of Run. Its fields may be nil.
-type SwarmObserver struct {
-	Begin    func(*SwarmReport)
-	Progress func(done float64, doing string)
-}
-
 // Run simulates. When ctx ends it returns what is finished together with ctx's error.
-func (s Swarm) Run(ctx context.Context, o SwarmObserver) (*SwarmReport, error) {
+func (s Swarm) Run(ctx context.Context, o Observer[SwarmReport, SwarmResult]) (*SwarmReport, error) {
 	if err := s.Check(); err != nil {
 		return nil, err
 	}
@@ -205,15 +190,8 @@ func (s Swarm) Run(ctx context.Context, o SwarmObserver) (*SwarmReport, error) {
 		return nil, err
 	}
 	r := &SwarmReport{Machine: ReadMachine(), Settings: s.settings()}
-	if o.Begin != nil {
-		o.Begin(r)
-	}
-	say := func(done float64, doing string) {
-		if o.Progress != nil {
-			o.Progress(done, doing)
-		}
-	}
-	say(0, "placing the experts")
+	o.begin(r)
+	o.progress(0, "placing the experts")
 	rng := rand.New(rand.NewPCG(s.Seed, 0))
 	workers := s.draw(rng)
 	plan := place.Make(m, place.Backbone{Batch: s.Batch, Layer: s.Own, Flights: s.Flights}, workers)
@@ -226,7 +204,7 @@ func (s Swarm) Run(ctx context.Context, o SwarmObserver) (*SwarmReport, error) {
 	}
 	r.Plan = newSwarmPlan(&plan)
 	r.Settings.Placed = round(time.Since(start).Seconds())
-	err = x.run(ctx, say)
+	err = x.run(ctx, o.progress)
 	x.report(r)
 	r.Result.Took = round(time.Since(start).Seconds())
 	return r, err

@@ -47,21 +47,14 @@ func (s Swarm) small() Swarm {
 
 // Compare runs a small swarm over loopback, with emulated lines and workers that take time and compute
 // nothing, simulates the same, and tells how far apart they are.
-func (s Swarm) Compare(ctx context.Context, o SwarmObserver) (*SwarmReport, error) {
+func (s Swarm) Compare(ctx context.Context, o Observer[SwarmReport, SwarmResult]) (*SwarmReport, error) {
 	s = s.small()
 	if err := s.check(); err != nil {
 		return nil, err
 	}
 	r := &SwarmReport{Machine: ReadMachine(), Settings: s.settings()}
-	if o.Begin != nil {
-		o.Begin(r)
-	}
-	say := func(done float64, doing string) {
-		if o.Progress != nil {
-			o.Progress(done, doing)
-		}
-	}
-	say(0, "running over loopback")
+	o.begin(r)
+	o.progress(0, "running over loopback")
 	m, err := s.model()
 	if err != nil {
 		return r, err
@@ -70,7 +63,7 @@ func (s Swarm) Compare(ctx context.Context, o SwarmObserver) (*SwarmReport, erro
 	if err != nil {
 		return r, err
 	}
-	say(0.8, "simulating")
+	o.progress(0.8, "simulating")
 	rng := rand.New(rand.NewPCG(s.Seed, 0))
 	plan := place.Plan{Workers: make([]place.WorkerPlan, s.Workers)}
 	for i := range plan.Workers {
@@ -80,7 +73,7 @@ func (s Swarm) Compare(ctx context.Context, o SwarmObserver) (*SwarmReport, erro
 	if err != nil {
 		return r, err
 	}
-	if err := x.run(ctx, say); err != nil {
+	if err := x.run(ctx, o.progress); err != nil {
 		return r, err
 	}
 	x.report(r)

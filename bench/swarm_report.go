@@ -177,6 +177,14 @@ func (r *SwarmReport) Words() []string {
 	return append(lines, churn)
 }
 
+// Missed says by how much the simulation is off, where that is more than its bar.
+func (r *SwarmReport) Missed() []string {
+	if p := r.Real; p != nil && !p.Near() {
+		return []string{fmt.Sprintf("the simulation is %.1f %% off what was measured, bar %.0f %%", 100*p.Off, 100*realNear)}
+	}
+	return nil
+}
+
 func offWords(off float64) string {
 	if off < 0 {
 		return fmt.Sprintf("%.1f %% less", -100*off)

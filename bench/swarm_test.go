@@ -26,7 +26,7 @@ func littleSwarm() Swarm {
 
 func mustSimulate(t *testing.T, s Swarm) *SwarmReport {
 	t.Helper()
-	r, err := s.Run(t.Context(), SwarmObserver{})
+	r, err := s.Run(t.Context(), Observer[SwarmReport, SwarmResult]{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestSwarmRefusesWhatCannotBe(t *testing.T) {
 		t.Helper()
 		s := DefaultSwarm()
 		change(&s)
-		_, err := s.Run(t.Context(), SwarmObserver{})
+		_, err := s.Run(t.Context(), Observer[SwarmReport, SwarmResult]{})
 		if !errors.Is(err, ErrSettings) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want ErrSettings with %q", err, want)
 		}

@@ -51,17 +51,10 @@ func (w Wire) Check() error {
 	switch {
 	case w.Rounds < 0 || w.Rounds > 1000:
 		return fmt.Errorf("%w: --repeat %d, want 0 to 1000", ErrSettings, w.Rounds)
-	case w.Rounds == 0 && w.Budget <= 0:
-		return fmt.Errorf("%w: --budget %s, want more than 0", ErrSettings, w.Budget)
+	case w.Budget < budgetLeast || w.Budget > budgetMost:
+		return fmt.Errorf("%w: --budget %v, want %v to %v", ErrSettings, w.Budget, budgetLeast, budgetMost)
 	}
 	return nil
-}
-
-// WireObserver is told what happens during a run, on the goroutine of Run. Its fields may be nil.
-type WireObserver struct {
-	Begin    func(*WireReport)
-	Progress func(done float64, doing string)
-	Row      func(WireResult)
 }
 
 // wirePoint is a way of ours beside the barest ones.
@@ -104,7 +97,7 @@ func wirePoints() []wirePoint {
 }
 
 // Run measures. When ctx ends it returns what is finished together with ctx's error.
-func (w Wire) Run(ctx context.Context, o WireObserver) (*WireReport, error) {
+func (w Wire) Run(ctx context.Context, o Observer[WireReport, WireResult]) (*WireReport, error) {
 	if err := w.Check(); err != nil {
 		return nil, err
 	}
@@ -114,28 +107,22 @@ func (w Wire) Run(ctx context.Context, o WireObserver) (*WireReport, error) {
 	if w.Rounds == 0 {
 		r.Settings.Budget = w.Budget.Seconds()
 	}
-	if o.Begin != nil {
-		o.Begin(r)
-	}
+	o.begin(r)
 	points := wirePoints()
 	start := time.Now()
 	for i := range points {
 		until := start.Add(w.Budget * time.Duration(i+1) / time.Duration(len(points)))
 		done := float64(i) / float64(len(points))
 		x, err := w.point(ctx, &points[i], until, func(round int) {
-			if o.Progress != nil {
-				o.Progress(done, fmt.Sprintf("%s, round %d", points[i].name, round))
-			}
+			o.progress(done, fmt.Sprintf("%s, round %d", points[i].name, round))
 		})
 		if err != nil {
 			return r, fmt.Errorf("%s: %w", points[i].name, err)
 		}
 		r.Results = append(r.Results, x...)
-		r.Bars = append(r.Bars, judgeWire(&points[i], x)...)
+		r.Bars = append(r.Bars, judgeWire(&points[i], x, w.Bytes == DefaultWire().Bytes)...)
 		for _, row := range x {
-			if o.Row != nil {
-				o.Row(row)
-			}
+			o.row(row)
 		}
 	}
 	return r, nil

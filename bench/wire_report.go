@@ -79,8 +79,8 @@ func wireResults(p *wirePoint, bytes int64, rounds [][]flowed) []WireResult {
 	return list
 }
 
-// judgeWire compares the results of a point with its bars.
-func judgeWire(p *wirePoint, results []WireResult) []WireVerdict {
+// judgeWire compares the results of a point with its bars, which are set for the usual number of bytes.
+func judgeWire(p *wirePoint, results []WireResult, usual bool) []WireVerdict {
 	var list []WireVerdict
 	for _, b := range p.bars {
 		v := WireVerdict{Path: p.name, Of: b.of, Want: b.want, AtMost: b.atMost}
@@ -96,6 +96,8 @@ func judgeWire(p *wirePoint, results []WireResult) []WireVerdict {
 		switch {
 		case x.Rounds < wireRoundsLeast:
 			v.Verdict = few
+		case !usual && b.of != ofAllocs:
+			v.Verdict = reported
 		case b.of == ofCPU && v.Got == 0:
 			v.Verdict = unknown
 		case b.atMost && v.Got <= b.want, !b.atMost && v.Got >= b.want:

@@ -19,7 +19,7 @@ func tinyWire() bench.Wire {
 func TestWireMeasuresEveryWayInTurns(t *testing.T) {
 	var begun bool
 	var rows int
-	r, err := tinyWire().Run(t.Context(), bench.WireObserver{
+	r, err := tinyWire().Run(t.Context(), bench.Observer[bench.WireReport, bench.WireResult]{
 		Begin: func(*bench.WireReport) { begun = true },
 		Row:   func(bench.WireResult) { rows++ },
 	})
@@ -54,7 +54,7 @@ func TestWireMeasuresEveryWayInTurns(t *testing.T) {
 func TestWireStopsWithItsContext(t *testing.T) {
 	w := bench.DefaultWire()
 	ctx, stop := context.WithCancel(t.Context())
-	r, err := w.Run(ctx, bench.WireObserver{Progress: func(float64, string) { stop() }})
+	r, err := w.Run(ctx, bench.Observer[bench.WireReport, bench.WireResult]{Progress: func(float64, string) { stop() }})
 	if !errors.Is(err, context.Canceled) || !r.Empty() {
 		t.Errorf("%v with %d results, want Canceled and none", err, len(r.Results))
 	}

@@ -269,7 +269,10 @@ func (r *Report) Remarks() []string {
 		}
 	}
 	if tried > 0 {
-		text += fmt.Sprintf("; %d of %d rounds dropped, because the machine changed by more than 5 %% meanwhile", dropped, tried)
+		text += fmt.Sprintf("; %d of %d rounds dropped", dropped, tried)
+	}
+	if dropped > 0 {
+		text += ", because the machine changed by more than 5 % meanwhile"
 	}
 	lines := append([]string{text + "."}, s.delivered()...)
 	if len(s.LeftOut) > 0 {
@@ -319,6 +322,17 @@ func rounds(list []int) string {
 		return fmt.Sprintf("%d rounds", hi)
 	}
 	return fmt.Sprintf("%d to %d rounds", lo, hi)
+}
+
+// Mistaken says where workers gave other bits than this machine; empty: nowhere.
+func (r *Report) Mistaken() string { return differing(r.Different()) }
+
+// differing says at which batch answers of workers differed first.
+func differing(batches []int) string {
+	if len(batches) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("workers' answers differ from those computed here, first at batch %d; run kvasir doctor", batches[0])
 }
 
 // Different returns the batches whose answers from workers were not those computed here.

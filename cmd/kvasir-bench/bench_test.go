@@ -171,11 +171,11 @@ func TestUsageErrorsAreOneLineThatSaysWhatToDo(t *testing.T) {
 		{"model of dispatch", nil, []string{"-m", "x.gguf"}, "--model is not for dispatch"},
 		{"prefill of kernels", nil, []string{"kernels", "--prefill=3"}, "--prefill is not for kernels"},
 		{"experts of a model", nil, []string{"model", "--experts=3"}, "--experts is not for model"},
-		{"sequences that fall", nil, []string{"model", "--sequences=8,1"}, "--sequences [8 1], want ascending numbers"},
+		{"sequences that fall", nil, []string{"model", "--sequences=8,1"}, "--sequences 8,1, want ascending numbers"},
 		{"words for sequences", nil, []string{"model", "--sequences=1,x"}, `--sequences: want a whole number, got "x"`},
 		{"model like no other", nil, []string{"model", "--like=gpt"}, "--like"},
 		{"round trip of the wire", nil, []string{"wire", "--rtt=1ms"}, "--rtt is not for wire"},
-		{"round trip of expert", nil, []string{"expert", "--rtt=1ms"}, "--rtt is not for expert, which has no network"},
+		{"round trip of expert", nil, []string{"expert", "--rtt=1ms"}, "--rtt is not for expert; expert has no network"},
 		{"batch of bars", nil, []string{"bars", "--batch=3"}, "--batch is not for bars"},
 		{"model beyond memory", nil, []string{"decode", "--like=qwen3-235b-a22b"}, "GB are available; use --preset tiny"},
 		{"preset of nothing", nil, []string{"--preset=gpt"}, `--preset "gpt", want one of qwen3.5-122b`},
@@ -197,6 +197,21 @@ func TestUsageErrorsAreOneLineThatSaysWhatToDo(t *testing.T) {
 		{"swarm without room", nil, []string{"swarm", "--workers=10", "--memory=1"}, "raise --workers or --memory"},
 		{"word for a share", nil, []string{"swarm", "--churn=much"}, `want a number such as 0.5, got "much"`},
 		{"churn of dispatch", nil, []string{"--churn=1"}, "--churn is not for dispatch"},
+		{"batches of 0", nil, []string{"--only=0"}, "--only 0, want ascending numbers of 1 to 4096"},
+		{"batches beyond all", nil, []string{"--only=100000"}, "--only 100000, want ascending numbers"},
+		{"batches twice", nil, []string{"--only=1,2", "--batch=1"}, "--only and --batch do not go together"},
+		{"model with dimensions", nil, []string{"decode", "--model=x.gguf", "--like=mini"}, "--model and --like do not go together"},
+		{"two forms", nil, []string{"--json", "--format=go"}, "--json and --format do not go together"},
+		{"number below 0", nil, []string{"--batch", "-1"}, "--batch -1, want 0 or more"},
+		{"number beyond all", nil, []string{"--batch=99999999999"}, "want a whole number of at most 2147483647"},
+		{"seed below 0", nil, []string{"--seed=-1"}, "--seed: want a whole number of 0 to 18446744073709551615"},
+		{"nobody vanishes", nil, []string{"serve", "--vanish=0"}, "--vanish 0, want 1 or more"},
+		{"streams of load", nil, []string{"serve", "--load=5s", "--sequences=4"}, "--load and --sequences do not go together"},
+		{"a wire in no time", nil, []string{"wire", "--budget=1ms"}, "--budget 1ms, want 1s to 24h"},
+		{"workers of a check", nil, []string{"swarm", "--check", "--workers=100"}, "it runs 4 workers"},
+		{"batch of a list", nil, []string{"list", "--batch=3"}, "--batch is not for list"},
+		{"batch of a model", nil, []string{"decode", "--batch=3"}, "--sequences says how many rows go together"},
+		{"model of one layer", nil, []string{"--layers=3"}, "use decode"},
 		{"line end", nil, []string{"a\nb"}, "is no scenario"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -216,18 +231,18 @@ func TestKernelsVerdict(t *testing.T) {
 		Results: []bench.KernelsResult{{Batch: 1, Identical: new(true)}},
 		Bars:    []bench.BarResult{{Batch: 1, Of: "tokens_per_s", Want: 1200, Got: 900, Verdict: "reported"}},
 	}
-	if err := kernelsVerdict(r, true); err != nil {
+	if err := verdict(r, true); err != nil {
 		t.Errorf("nothing is judged: %v", err)
 	}
 	r.Bars[0].Verdict = "missed"
-	if err := kernelsVerdict(r, false); err != nil {
+	if err := verdict(r, false); err != nil {
 		t.Errorf("nobody asked: %v", err)
 	}
-	if err := kernelsVerdict(r, true); err == nil || !strings.Contains(err.Error(), "bar 1200 tokens/s") {
+	if err := verdict(r, true); err == nil || !strings.Contains(err.Error(), "bar 1200 tokens/s") {
 		t.Errorf("missed: %v", err)
 	}
 	r.Results[0].Identical = new(false)
-	if err := kernelsVerdict(r, false); err == nil || !strings.Contains(err.Error(), "different answers") {
+	if err := verdict(r, false); err == nil || !strings.Contains(err.Error(), "different answers") {
 		t.Errorf("other bits: %v", err)
 	}
 }
@@ -331,6 +346,49 @@ func readUntil(t *testing.T, r io.Reader, text string) string {
 		}
 	}
 	return string(seen)
+}
+
+// timeout, and what else passes signals on, sends them to a process and to its group.
+func TestSignalThatComesTwiceIsOne(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS == "windows" {
+		t.Skip("a process cannot be sent Ctrl-C alone on Windows")
+	}
+	cmd := command(t, nil, append(small[:5:5], "--json", "--rtt=0", "--repeat=300", "--batch=4096")...)
+	var stdout bytes.Buffer
+	cmd.Stdout = &stdout
+	progress, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	readUntil(t, progress, "batch 1\n")
+	for range 20 {
+		_ = cmd.Process.Signal(os.Interrupt) // it may be gone
+	}
+	rest, err := io.ReadAll(progress)
+	if err != nil {
+		t.Fatal(err)
+	}
+	status := exitStatus(t, cmd.Wait())
+	if status != statusFailed || !strings.HasSuffix(string(rest), errInterrupted.Error()+"\n") || !json.Valid(stdout.Bytes()) {
+		t.Errorf("exit status %d, standard error %q, standard output %q", status, rest, stdout.String())
+	}
+}
+
+func TestFolderForPlotsIsThereBeforeTheRun(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	o := kvasirBench(t, append([]string{"--plot", file}, small...)...)
+	if o.status != statusFailed || o.stdout != "" || strings.Count(o.stderr, "\n") != 1 || !strings.Contains(o.stderr, "--plot: mkdir") {
+		t.Errorf("%+v", o)
+	}
 }
 
 func TestReaderThatLeavesIsNoFailure(t *testing.T) {

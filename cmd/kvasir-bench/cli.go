@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -31,7 +30,7 @@ type cli struct {
 	Hidden  number   `help:"Values a row (default 3072, with --quick 1024)." placeholder:"N"`
 	FFN     number   `name:"ffn" help:"Values between gate and down (default 1024, with --quick 256)." placeholder:"N"`
 	Quant   format   `help:"Format of all weights (default Q4_K)." placeholder:"NAME"`
-	Seed    number   `help:"Of weights, rows and picks (default 1)." placeholder:"N"`
+	Seed    seed     `help:"Of weights, rows and picks (default 1)." placeholder:"N"`
 
 	RTT     durations `name:"rtt" help:"Emulated round trips between workers and gateway (default 13ms; 0: none)." placeholder:"TIME,TIME" group:"path"`
 	Jitter  duration  `help:"Each way is half of it shorter or longer (default none)." placeholder:"TIME" group:"path"`
@@ -60,7 +59,12 @@ type cli struct {
 	Ratios    string `help:"These ratios alone, by the names that --json gives them." placeholder:"NAME,NAME" group:"gate"`
 	Baselines string `help:"Folder of baselines (default: those built in; with --update bench/baselines)." placeholder:"DIR" group:"gate"`
 
-	simulated
+	Churn    decimal  `help:"Share of the workers that leave in an hour, and come back a minute later (default 0.1)." placeholder:"X" group:"swarm"`
+	Spread   decimal  `help:"How much workers differ from the middle one in speed, memory, round trip and lines: two thirds of them by a factor of up to 1 + X (default 0.5)." placeholder:"X" group:"swarm"`
+	Memory   decimal  `help:"Of the middle worker, in GB (default 16)." placeholder:"GB" group:"swarm"`
+	Backbone duration `help:"That the backbone takes for a layer of a micro-batch (default 4ms)." placeholder:"TIME" group:"swarm"`
+	Simulate duration `help:"On the simulated clock (default 1m, with --quick 10s)." placeholder:"TIME" group:"swarm"`
+	Check    bool     `help:"Run 4 workers over loopback that take as long and compute nothing, simulate the same, and compare." group:"swarm"`
 
 	Usage helpFlag `name:"help" help:"Print help." short:"h"`
 
@@ -104,254 +108,91 @@ var own = map[string][]string{
 	bench.DecodeName:    slices.Concat(pathFlags, modelFlags, common, []string{"layers"}),
 	bench.BarsName:      {"judge", "plot"},
 	bench.ReferenceName: {},
-	reportName:          {"plot", "into"},
-	compareName:         {},
-	bench.KernelsName:   slices.Concat([]string{"batch", "experts", "topk", "hidden", "ffn"}, common),
+	bench.KernelsName:   slices.Concat(shapeFlags, common),
 	bench.ModelName:     slices.Concat(modelFlags, []string{"prefill"}, common),
 	bench.ServeName:     {"model", "like", "sequences", "tokens", "seed", "repeat", "budget", "judge", "load", "vanish"},
 	bench.WireName:      {"repeat", "budget", "judge"},
 	bench.RelayName:     {"sessions", "judge"},
-	bench.SwarmName:     slices.Concat(swarmFlags, []string{"batch", "experts", "topk", "hidden", "ffn", "seed", "preset", "judge"}),
-	bench.AuditName:     {"batch", "experts", "topk", "hidden", "ffn", "quant", "seed", "preset", "repeat", "budget", "judge"},
-	bench.GateName:      slices.Concat(gateFlags, []string{"repeat"}),
+	bench.SwarmName:     slices.Concat(swarmFlags, shapeFlags, []string{"seed", "preset", "judge"}),
+	bench.AuditName:     slices.Concat(shapeFlags, []string{"quant", "seed", "preset", "repeat", "budget", "judge"}),
+	bench.GateName:      {"update", "why", "ratios", "baselines", "repeat"},
+	reportName:          {"plot", "into"},
+	compareName:         {},
+	listName:            {},
 }
 
-// pathFlags are those of what lies between workers and backbone.
-var pathFlags = []string{"rtt", "jitter", "up", "down", "stall", "workers", "worker", "flights"}
-
-// layerFlags are those of one layer.
-var layerFlags = []string{"batch", "only", "experts", "topk", "hidden", "ffn", "quant"}
-
-// gateFlags are those of the gate alone.
-var gateFlags = []string{"update", "why", "ratios", "baselines"}
-
-// modelFlags are those of a whole model.
-var modelFlags = []string{"model", "like", "sequences", "prompt", "tokens"}
-
-// common are those of most scenarios.
-var common = []string{"seed", "preset", "repeat", "budget", "judge", "plot"}
-
-// everywhere are those of every scenario.
-var everywhere = []string{"quick", "json", "format", "help"}
-
-// checkForeign refuses flags of other scenarios.
-func checkForeign(scenario string, path []*kong.Path) error {
-	flags, known := own[scenario]
-	if !known {
-		return nil // it takes any, or is no scenario
+// Flags of several scenarios.
+var (
+	pathFlags  = []string{"rtt", "jitter", "up", "down", "stall", "workers", "worker", "flights"} // between workers and backbone
+	shapeFlags = []string{"batch", "experts", "topk", "hidden", "ffn"}
+	layerFlags = append([]string{"only", "quant"}, shapeFlags...)
+	modelFlags = []string{"model", "like", "sequences", "prompt", "tokens"}
+	common     = []string{"seed", "preset", "repeat", "budget", "judge", "plot"}
+	swarmFlags = []string{
+		"rtt", "up", "down", "workers", "worker", "flights", "layers", "churn", "spread", "memory", "backbone", "simulate", "check",
 	}
+	everywhere = []string{"quick", "json", "format", "help"}
+)
+
+// instead says what to do where a flag is not for a scenario that has something like it.
+var instead = map[string]string{
+	bench.ExpertName + " rtt":      "expert has no network: use dispatch",
+	bench.ExpertName + " worker":   "expert has no network: use dispatch",
+	bench.ExpertName + " workers":  "expert has no network: use dispatch",
+	bench.DecodeName + " batch":    "--sequences says how many rows go together",
+	bench.ModelName + " batch":     "--sequences says how many rows go together",
+	bench.ServeName + " batch":     "--sequences says how many streams there are",
+	bench.ServeName + " preset":    "--like names the dimensions of a model",
+	bench.KernelsName + " quant":   "it measures Q4_K, Q5_K, Q6_K and Q8_0: use expert for another",
+	bench.DispatchName + " model":  "it has one layer: use decode",
+	bench.DispatchName + " layers": "it has one layer: use decode",
+	bench.SwarmName + " jitter":    "its lines have none",
+	bench.SwarmName + " stall":     "its lines have none",
+}
+
+// apart are pairs of flags that do not go together, and why.
+var apart = []struct{ a, b, why string }{
+	{"only", "batch", "--only names all batches"},
+	{"model", "like", "a model file has its own dimensions"},
+	{"model", "preset", "a model file has its own dimensions"},
+	{"like", "preset", "both name dimensions"},
+	{"json", "format", "both say how to print"},
+	{"load", "sequences", "as many ask as it takes"},
+	{"vanish", "sequences", "as many ask as go"},
+	{"check", "workers", "it runs 4 workers"},
+	{"check", "layers", "it runs 8 layers"},
+	{"check", "batch", "it runs batches of 64 rows"},
+	{"check", "hidden", "it runs rows of 512 values"},
+	{"check", "flights", "it runs 4 micro-batches"},
+	{"check", "churn", "nobody leaves"},
+	{"check", "spread", "all workers are alike"},
+	{"check", "backbone", "its backbone takes no time"},
+	{"check", "simulate", "it simulates 20 s"},
+}
+
+// checkFlags refuses flags of other scenarios, and those that do not go together.
+func checkFlags(scenario string, path []*kong.Path) error {
+	flags, known := own[scenario]
+	given := map[string]bool{}
 	for _, p := range path {
-		if p.Flag != nil && !p.Resolved && !slices.Contains(everywhere, p.Flag.Name) && !slices.Contains(flags, p.Flag.Name) {
-			if scenario == bench.ExpertName && slices.Contains(pathFlags, p.Flag.Name) {
-				return usagef("--%s is not for expert, which has no network; use dispatch", p.Flag.Name)
+		if p.Flag == nil || p.Resolved {
+			continue
+		}
+		name := p.Flag.Name
+		given[name] = true
+		if known && !slices.Contains(everywhere, name) && !slices.Contains(flags, name) {
+			if hint := instead[scenario+" "+name]; hint != "" {
+				return usagef("--%s is not for %s; %s", name, scenario, hint)
 			}
-			return usagef("--%s is not for %s", p.Flag.Name, scenario)
+			return usagef("--%s is not for %s", name, scenario)
+		}
+	}
+	for _, x := range apart {
+		if given[x.a] && given[x.b] {
+			return usagef("--%s and --%s do not go together: %s", x.a, x.b, x.why)
 		}
 	}
 	return nil
-}
-
-// dispatch makes settings of flags, for a layer with or without a network.
-func (c *cli) dispatch(alone bool) (bench.Dispatch, error) {
-	var d bench.Dispatch
-	switch {
-	case alone && c.Quick:
-		d = bench.QuickExpert()
-	case alone:
-		d = bench.DefaultExpert()
-	case c.Quick:
-		d = bench.QuickDispatch()
-	default:
-		d = bench.DefaultDispatch()
-	}
-	if c.Preset != "" {
-		if err := d.Like(c.Preset); err != nil {
-			return d, settings(err)
-		}
-	}
-	c.layer(&d)
-	if alone {
-		return d, nil // what is said of a path in the environment is for another run
-	}
-	if c.RTT.given {
-		d.RTTs = c.RTT.list
-	}
-	d.Path, d.Worker = c.path(), c.Worker.Speed
-	c.Workers.or(&d.Workers)
-	c.Flights.or(&d.Flights)
-	return d, nil
-}
-
-// layer sets what every scenario of one layer has.
-func (c *cli) layer(d *bench.Dispatch) {
-	c.Batch.or(&d.Batch)
-	if n := len(c.Only.list); n > 0 {
-		d.Only, d.Batch = c.Only.list, c.Only.list[n-1]
-	}
-	if c.Quant.given {
-		d.Quant = c.Quant.Format
-	}
-	c.Repeat.or(&d.Repeat)
-	c.Budget.or(&d.Budget)
-	c.Experts.or(&d.Experts)
-	c.TopK.or(&d.TopK)
-	c.Hidden.or(&d.Hidden)
-	c.FFN.or(&d.FFN)
-	if c.Seed.given {
-		d.Seed = uint64(c.Seed.n)
-	}
-}
-
-// kernels makes settings of flags.
-func (c *cli) kernels() (bench.Kernels, error) {
-	k := bench.DefaultKernels()
-	if c.Quick {
-		k = bench.QuickKernels()
-	}
-	if c.Preset != "" {
-		var d bench.Dispatch
-		if err := d.Like(c.Preset); err != nil {
-			return k, settings(err)
-		}
-		k.Experts, k.TopK, k.Hidden, k.FFN = d.Experts, d.TopK, d.Hidden, d.FFN
-	}
-	c.Batch.or(&k.Batch)
-	c.Repeat.or(&k.Pairs)
-	c.Budget.or(&k.Budget)
-	c.Experts.or(&k.Experts)
-	c.TopK.or(&k.TopK)
-	c.Hidden.or(&k.Hidden)
-	c.FFN.or(&k.FFN)
-	if c.Seed.given {
-		k.Seed = uint64(c.Seed.n)
-	}
-	return k, nil
-}
-
-// wire makes settings of flags.
-func (c *cli) wire() bench.Wire {
-	w := bench.DefaultWire()
-	if c.Quick {
-		w = bench.QuickWire()
-	}
-	c.Repeat.or(&w.Rounds)
-	c.Budget.or(&w.Budget)
-	return w
-}
-
-// gate makes settings of flags.
-func (c *cli) gate() (bench.Gate, error) {
-	g := bench.DefaultGate()
-	c.Repeat.or(&g.Rounds)
-	g.Counters, g.Update = c.Quick, c.Update
-	if c.Ratios != "" {
-		g.Ratios = strings.Split(c.Ratios, ",")
-	}
-	switch {
-	case c.Update && strings.TrimSpace(c.Why) == "":
-		return g, usagef("--update needs --why: say what has changed, for who reads the baselines later")
-	case !c.Update && c.Why != "":
-		return g, usagef("--why is for --update")
-	}
-	if c.Baselines != "" {
-		if info, err := os.Stat(c.Baselines); err != nil || !info.IsDir() {
-			return g, usagef("--baselines %s: no such folder", c.Baselines)
-		}
-		g.Baselines = os.DirFS(c.Baselines)
-	}
-	return g, nil
-}
-
-// model makes settings of flags.
-func (c *cli) model() (bench.Model, error) {
-	m := bench.DefaultModel()
-	if c.Quick {
-		m = bench.QuickModel()
-	}
-	m.Path = c.Model
-	if c.Preset != "" {
-		if err := m.Preset(c.Preset); err != nil {
-			return m, settings(err)
-		}
-	}
-	if c.Like != "" {
-		m.Like = c.Like
-	}
-	if c.Sequences.given {
-		m.Sequences = c.Sequences.list
-	}
-	c.Prompt.or(&m.Prompt)
-	c.Tokens.or(&m.Tokens)
-	c.Prefill.or(&m.Prefill)
-	c.Repeat.or(&m.Pairs)
-	c.Budget.or(&m.Budget)
-	if c.Seed.given {
-		m.Seed = uint64(c.Seed.n)
-	}
-	return m, nil
-}
-
-// serve makes settings of flags. Under load, and for clients that vanish, the built-in model is enough.
-func (c *cli) serve() bench.Serve {
-	s := bench.DefaultServe()
-	if c.Quick {
-		s = bench.QuickServe()
-	}
-	c.Load.or(&s.Load)
-	c.Vanish.or(&s.Vanish)
-	if s.Path = c.Model; c.Like != "" || s.Load > 0 || s.Vanish > 0 {
-		s.Like = c.Like
-	}
-	if c.Sequences.given {
-		s.Sequences = c.Sequences.list
-	}
-	c.Tokens.or(&s.Tokens)
-	c.Repeat.or(&s.Pairs)
-	c.Budget.or(&s.Budget)
-	if c.Seed.given {
-		s.Seed = uint64(c.Seed.n)
-	}
-	return s
-}
-
-// decode makes settings of flags.
-func (c *cli) decode() (bench.Decode, error) {
-	d := bench.DefaultDecode()
-	if c.Quick {
-		d = bench.QuickDecode()
-	}
-	sequences, prompt, budget := d.Sequences, d.Prompt, d.Budget
-	m, err := c.model()
-	if err != nil {
-		return d, err
-	}
-	if c.Model == "" && c.Like == "" && c.Preset == "" {
-		m.Like = d.Like
-	}
-	d.Model = m
-	d.Prefill = 0
-	if !c.Sequences.given {
-		d.Sequences = sequences
-	}
-	if !c.Prompt.given {
-		d.Prompt = prompt
-	}
-	if !c.Budget.given {
-		d.Budget = budget
-	}
-	c.Layers.or(&d.Layers)
-	if c.RTT.given {
-		d.RTTs = c.RTT.list
-	}
-	d.Line, d.Worker = c.path(), c.Worker.Speed
-	c.Workers.or(&d.Workers)
-	c.Flights.or(&d.Flights)
-	return d, nil
-}
-
-// path is what lies between workers and backbone, beside the round trip.
-func (c *cli) path() bench.Path {
-	return bench.Path{Jitter: c.Jitter.d, Up: c.Up.Rate, Down: c.Down.Rate, Stall: c.Stall.Stall}
 }
 
 // helpFlag prints the help, whatever else is on the command line.
@@ -435,7 +276,7 @@ func parse(args []string, stdout io.Writer, getenv func(string) string) (*cli, e
 	if n := len(c.Files); n > 0 && c.Scenario != reportName && c.Scenario != compareName {
 		return nil, usagef("%q is one argument too many", c.Files[0])
 	}
-	return c, checkForeign(c.Scenario, parsed.Path)
+	return c, checkFlags(c.Scenario, parsed.Path)
 }
 
 // explain turns an error of the parser into one line that names what to do.
@@ -443,8 +284,12 @@ func explain(err error) error {
 	text := err.Error()
 	if flag, rest, ok := strings.Cut(text, ": expected "); ok {
 		text = flag + " needs a value"
-		if _, got, _ := strings.Cut(rest, `but got "`); strings.HasPrefix(got, "-") {
-			got, _, _ = strings.Cut(got, `"`)
+		_, got, _ := strings.Cut(rest, `but got "`)
+		got, _, _ = strings.Cut(got, `"`)
+		switch below, isFlag := strings.CutPrefix(got, "-"); {
+		case isFlag && below != "" && strings.ContainsRune("0123456789.", rune(below[0])):
+			text = fmt.Sprintf("%s %s, want 0 or more", flag, got)
+		case isFlag:
 			text += ", and " + got + " is a flag"
 		}
 	} else if arg, ok := strings.CutPrefix(text, "unexpected argument "); ok {

@@ -18,7 +18,7 @@ func (a *app) gate(ctx context.Context, c *cli) error {
 		return settings(err)
 	}
 	var report *bench.GateReport
-	err = a.measure(ctx, c, func(ctx context.Context, v *view) (measured, error) {
+	err = a.run(ctx, c, func(ctx context.Context, v *view) (measured, error) {
 		var err error
 		report, err = g.Run(ctx, bench.GateObserver{
 			Progress: v.progress.show,

@@ -12,8 +12,9 @@ import (
 	"kvasir/bench/pages"
 )
 
-// Names of what works on results that were printed before.
+// Names of what measures nothing: it names scenarios, or works on results that were printed before.
 const (
+	listName    = "list"
 	reportName  = "report"
 	compareName = "compare"
 )

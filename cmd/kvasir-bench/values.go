@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -10,160 +12,121 @@ import (
 	"kvasir/kernels/quant"
 )
 
-// number is a whole number of 0 or more that may be left out. Its limits are those of the setting.
-type number struct {
-	n     int
+// optional is a value that may be left out. Its limits are those of the setting.
+type optional[T any] struct {
+	v     T
 	given bool
 }
 
-// UnmarshalText reads a number, wherever it comes from.
-func (n *number) UnmarshalText(text []byte) error {
-	v, err := strconv.ParseInt(string(text), 10, 32)
+// set takes what was read, unless that is an error.
+func (o *optional[T]) set(v T, err error) error {
+	if err == nil {
+		o.v, o.given = v, true
+	}
+	return err
+}
+
+// or sets dst where the value is given.
+func (o optional[T]) or(dst *T) {
+	if o.given {
+		*dst = o.v
+	}
+}
+
+// Values of flags: each reads itself, from the command line or from the environment.
+type (
+	number    struct{ optional[int] }
+	seed      struct{ optional[uint64] }
+	decimal   struct{ optional[float64] }
+	duration  struct{ optional[time.Duration] }
+	numbers   struct{ optional[[]int] }           // 0 alone is none
+	durations struct{ optional[[]time.Duration] } // 0 alone is none
+	rate      struct{ optional[bench.Rate] }
+	stall     struct{ optional[bench.Stall] }
+	worker    struct{ optional[bench.Speed] }
+	format    struct{ optional[quant.Format] }
+)
+
+// formatGo is the Go benchmark format.
+const formatGo = "go"
+
+// UnmarshalText reads a whole number.
+func (n *number) UnmarshalText(text []byte) error { return n.set(parseNumber(string(text))) }
+
+// UnmarshalText reads a whole number of 0 or more.
+func (s *seed) UnmarshalText(text []byte) error {
+	v, err := strconv.ParseUint(string(text), 10, 64)
 	if err != nil {
-		return fmt.Errorf("want a whole number, got %q", text)
+		err = fmt.Errorf("want a whole number of 0 to %d, got %q", uint64(math.MaxUint64), text)
 	}
-	n.n, n.given = int(v), true
-	return nil
+	return s.set(v, err)
 }
 
-// or sets dst where the number is given.
-func (n number) or(dst *int) {
-	if n.given {
-		*dst = n.n
-	}
-}
-
-// decimal is a number that may be left out.
-type decimal struct {
-	v     float64
-	given bool
-}
-
-// UnmarshalText reads a number, wherever it comes from.
+// UnmarshalText reads a number.
 func (d *decimal) UnmarshalText(text []byte) error {
 	v, err := strconv.ParseFloat(string(text), 64)
 	if err != nil {
-		return fmt.Errorf("want a number such as 0.5, got %q", text)
+		err = fmt.Errorf("want a number such as 0.5, got %q", text)
 	}
-	d.v, d.given = v, true
-	return nil
+	return d.set(v, err)
 }
 
-func (d decimal) or(dst *float64) {
-	if d.given {
-		*dst = d.v
-	}
-}
+// UnmarshalText reads a time.
+func (d *duration) UnmarshalText(text []byte) error { return d.set(parseDuration(string(text))) }
 
-// numbers is a list of whole numbers that may be left out.
-type numbers struct {
-	list  []int
-	given bool
-}
-
-// UnmarshalText reads numbers with commas between them; 0 alone is none.
+// UnmarshalText reads numbers with commas between them.
 func (n *numbers) UnmarshalText(text []byte) error {
-	n.list, n.given = nil, true
-	if string(text) == "0" {
-		return nil
-	}
-	for part := range strings.SplitSeq(string(text), ",") {
-		var one number
-		if err := one.UnmarshalText([]byte(strings.TrimSpace(part))); err != nil {
-			return err
-		}
-		n.list = append(n.list, one.n)
-	}
-	return nil
-}
-
-// duration is a time that may be left out.
-type duration struct {
-	d     time.Duration
-	given bool
-}
-
-// UnmarshalText reads a duration, wherever it comes from.
-func (d *duration) UnmarshalText(text []byte) error {
-	v, err := time.ParseDuration(string(text))
-	if err != nil {
-		return fmt.Errorf("want a time such as 13ms or 2m, got %q", text)
-	}
-	d.d, d.given = v, true
-	return nil
-}
-
-func (d duration) or(dst *time.Duration) {
-	if d.given {
-		*dst = d.d
-	}
-}
-
-// durations is a list of times that may be left out; 0 alone is none.
-type durations struct {
-	list  []time.Duration
-	given bool
+	return n.set(parseList(string(text), parseNumber))
 }
 
 // UnmarshalText reads times with commas between them.
 func (d *durations) UnmarshalText(text []byte) error {
-	d.list, d.given = nil, true
-	if string(text) == "0" {
-		return nil
-	}
-	for part := range strings.SplitSeq(string(text), ",") {
-		var one duration
-		if err := one.UnmarshalText([]byte(strings.TrimSpace(part))); err != nil {
-			return err
-		}
-		d.list = append(d.list, one.d)
-	}
-	return nil
+	return d.set(parseList(string(text), parseDuration))
 }
-
-// rate, stall, worker and format are read by package bench.
-type (
-	rate struct {
-		bench.Rate
-		given bool
-	}
-	stall  struct{ bench.Stall }
-	worker struct {
-		bench.Speed
-		given bool
-	}
-	format struct {
-		quant.Format
-		given bool
-	}
-)
 
 // UnmarshalText reads bits a second.
-func (r *rate) UnmarshalText(text []byte) (err error) {
-	r.given = true
-	r.Rate, err = bench.ParseRate(string(text))
-	return err
-}
+func (r *rate) UnmarshalText(text []byte) error { return r.set(bench.ParseRate(string(text))) }
 
 // UnmarshalText reads when a path stands still.
-func (s *stall) UnmarshalText(text []byte) (err error) {
-	s.Stall, err = bench.ParseStall(string(text))
-	return err
-}
+func (s *stall) UnmarshalText(text []byte) error { return s.set(bench.ParseStall(string(text))) }
 
 // UnmarshalText reads what workers are.
-func (w *worker) UnmarshalText(text []byte) (err error) {
-	w.given = true
-	w.Speed, err = bench.ParseSpeed(string(text))
-	return err
-}
+func (w *worker) UnmarshalText(text []byte) error { return w.set(bench.ParseSpeed(string(text))) }
 
 // UnmarshalText reads the name of a format of weights.
-func (f *format) UnmarshalText(text []byte) (err error) {
-	f.Format, err = bench.ParseQuant(string(text))
-	f.given = true
-	return err
+func (f *format) UnmarshalText(text []byte) error { return f.set(bench.ParseQuant(string(text))) }
+
+func parseNumber(text string) (int, error) {
+	v, err := strconv.ParseInt(text, 10, 32)
+	switch {
+	case errors.Is(err, strconv.ErrRange):
+		return 0, fmt.Errorf("want a whole number of at most %d, got %q", math.MaxInt32, text)
+	case err != nil:
+		return 0, fmt.Errorf("want a whole number, got %q", text)
+	}
+	return int(v), nil
 }
 
-// formatGo is the Go benchmark format.
-const formatGo = "go"
+func parseDuration(text string) (time.Duration, error) {
+	v, err := time.ParseDuration(text)
+	if err != nil {
+		return 0, fmt.Errorf("want a time such as 13ms or 2m, got %q", text)
+	}
+	return v, nil
+}
+
+// parseList reads what has commas between it.
+func parseList[T any](text string, parse func(string) (T, error)) ([]T, error) {
+	list := []T{}
+	if text == "0" {
+		return list, nil
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		v, err := parse(strings.TrimSpace(part))
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, v)
+	}
+	return list, nil
+}
