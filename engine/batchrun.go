@@ -3,6 +3,7 @@ package engine
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -128,13 +129,14 @@ func (r *BatchRun) check() error {
 	return nil
 }
 
-// BatchEndpoint returns what the requests of a file are for: the URL of its first line.
+// BatchEndpoint returns what the requests of a file are for: the URL of the first line that has one.
 func BatchEndpoint(path string) (string, error) {
 	_, endpoint, err := inspectLines(path)
 	return endpoint, err
 }
 
-// inspectLines names a file by its content, and returns the URL of its first line.
+// inspectLines names a file by its content, and returns the URL of the first line that has one; that of chats where
+// there is none, for the check of all lines says what is wrong with them.
 func inspectLines(path string) (sum, endpoint string, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -150,10 +152,8 @@ func inspectLines(path string) (sum, endpoint string, err error) {
 		}
 		text = bytes.TrimPrefix(text, []byte("\ufeff")) // as some editors begin a file
 		if len(bytes.TrimSpace(text)) > 0 {
-			_ = json.Unmarshal(text, &l) // the check of all lines says what is wrong
-			if endpoint = l.URL; endpoint == "" {
-				endpoint = "/v1/chat/completions"
-			}
+			_ = json.Unmarshal(text, &l) // it may be no JSON
+			endpoint = l.URL
 		}
 		if errors.Is(err, io.EOF) {
 			break
@@ -165,7 +165,7 @@ func inspectLines(path string) (sum, endpoint string, err error) {
 	if _, err := io.Copy(io.Discard, in); err != nil {
 		return "", "", err
 	}
-	return hex.EncodeToString(h.Sum(nil)), endpoint, nil
+	return hex.EncodeToString(h.Sum(nil)), cmp.Or(endpoint, "/v1/chat/completions"), nil
 }
 
 // follow begins the batch, or goes on with it, and returns when it has ended.

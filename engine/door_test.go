@@ -112,6 +112,10 @@ func TestBeyondThisMachineKeysAreAskedFor(t *testing.T) {
 		!strings.Contains(text, `"param":"n"`) {
 		t.Errorf("with more sequences than the key may have status %d: %s", status, text)
 	}
+	if status, text := s.ask("POST", "/v1/completions", key, `{"prompt": ["a", "b", "c"], "max_tokens": 2}`); status != http.StatusBadRequest ||
+		!strings.Contains(text, `"param":"prompt"`) {
+		t.Errorf("with more prompts than the key may have sequences status %d: %s", status, text)
+	}
 	open := newServedNode(t, engine.Home(t.TempDir()), "0.0.0.0:0", engine.DoorOptions{Open: true})
 	if status, text := open.ask("GET", "/v1/models", "", ""); status != http.StatusOK {
 		t.Errorf("with Open status %d: %s", status, text)

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"math"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"sort"
@@ -76,7 +77,7 @@ func Open(o Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{name: f.Name, file: f, options: o, json: sync.OnceValue(grammar.JSON)}
+	e := &Engine{name: filepath.Base(f.Name), file: f, options: o, json: sync.OnceValue(grammar.JSON)}
 	if err := e.assemble(func(layers int) (ref.Profile, bool, error) { return loadProfile(o.Path, layers) }); err != nil {
 		_ = f.Close() // read only: nothing is lost
 		return nil, fmt.Errorf("%s: %w", f.Name, err)
@@ -332,7 +333,7 @@ func (e *Engine) Close() error {
 	return e.file.Close()
 }
 
-// Name is the model's file name, or kvasir-tiny.
+// Name is the model's file name, or kvasir-tiny. The folder is nobody's business who asks a server.
 func (e *Engine) Name() string { return e.name }
 
 // IsControl reports whether a token marks a place in the text and is none itself.

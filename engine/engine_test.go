@@ -123,7 +123,9 @@ func copyTiny(t *testing.T) string {
 
 func TestOpenReadsTheProfileBesideTheModel(t *testing.T) {
 	path := copyTiny(t)
-	open(t, path) // without a profile the default serves
+	if e := open(t, path); e.Name() != "m.gguf" { // without a profile the default serves
+		t.Errorf("the model is %q, and nothing of its folder", e.Name())
+	}
 	p, err := ref.ParseProfile(tiny.Profile())
 	if err != nil {
 		t.Fatal(err)

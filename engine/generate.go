@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -113,13 +114,22 @@ const maxChoices = 128
 
 // LengthError is returned for a prompt that leaves no room for an answer.
 type LengthError struct {
-	Tokens, Limit int // of the prompt; of prompt and answer together
+	Tokens, Limit int  // of the prompt; of prompt and answer together
+	More          bool // it has more than Tokens: nobody has counted them to the end
 	why           string
 }
 
 // Error returns one line.
 func (e *LengthError) Error() string {
-	return fmt.Sprintf("the prompt has %d tokens and %s", e.Tokens, e.why)
+	return fmt.Sprintf("the prompt has %s tokens and %s", e.Count(), e.why)
+}
+
+// Count is Tokens in words.
+func (e *LengthError) Count() string {
+	if e.More {
+		return fmt.Sprintf("more than %d", e.Tokens)
+	}
+	return strconv.Itoa(e.Tokens)
 }
 
 // Generate continues a prompt and calls emit with each piece of text as it is made. An error of emit ends
@@ -335,34 +345,43 @@ func (e *Engine) encode(r Request) (ids []int32, text chat.Prompt, err error) {
 	if at := invalidUTF8(r.Prompt); at >= 0 {
 		return nil, text, fmt.Errorf("the prompt is not valid UTF-8 at byte %d (0x%02x); give text in UTF-8", at, r.Prompt[at])
 	}
-	if ids, text, err = e.tokenize(r, turns); err != nil {
+	ids, text, more, err := e.tokenize(r, turns)
+	if err != nil {
 		return nil, text, err
 	}
 	if bos, add := e.tokens.BOS(); add && turns == nil {
 		ids = append([]int32{bos}, ids...)
 	}
+	n := len(ids)
+	if more {
+		n = e.counted()
+	}
 	switch {
-	case len(ids) >= e.model.Context:
-		return nil, text, &LengthError{len(ids), e.model.Context, fmt.Sprintf("%s takes %d, answer included; shorten it", e.name, e.model.Context)}
-	case len(ids) >= e.longest:
-		return nil, text, &LengthError{len(ids), e.longest,
+	case n >= e.model.Context:
+		return nil, text, &LengthError{n, e.model.Context, more, fmt.Sprintf("%s takes %d, answer included; shorten it", e.name, e.model.Context)}
+	case n >= e.longest:
+		return nil, text, &LengthError{n, e.longest, more,
 			fmt.Sprintf("there is memory for %d, answer included; shorten it, or give more memory", e.longest)}
 	}
 	return ids, text, nil
 }
 
+// counted is how many tokens of a prompt are counted before it is refused: enough to tell by how much it is
+// usually too long, and not all of a text that nobody could take.
+func (e *Engine) counted() int { return 2 * e.model.Context }
+
 // tokenize returns the tokens of a conversation and its text, or else the tokens of the prompt as plain text.
-// What a message holds never becomes a control token.
-func (e *Engine) tokenize(r Request, turns []Message) (ids []int32, p chat.Prompt, err error) {
+// What a message holds never becomes a control token. With more there are more than e.counted, and none.
+func (e *Engine) tokenize(r Request, turns []Message) (ids []int32, p chat.Prompt, more bool, err error) {
 	if turns == nil {
-		ids, err = e.tokens.Encode(r.Prompt, false)
-		return ids, p, err
+		ids, more, err = e.tokens.EncodeMost(r.Prompt, e.counted())
+		return ids, p, more, err
 	}
 	if p, err = e.render(r, turns); err != nil {
-		return nil, p, err
+		return nil, p, false, err
 	}
-	ids, err = e.tokens.EncodeChat(p.Text, p.Plain)
-	return ids, p, err
+	ids, more, err = e.tokens.EncodeChatMost(p.Text, p.Plain, e.counted())
+	return ids, p, more, err
 }
 
 // turns is the conversation; nil if the request is for plain text.

@@ -33,7 +33,7 @@ func (g generator) Generate(ctx context.Context, r serve.Request, emit func(serv
 	counts, call := make([]int, r.Choices), access.From(ctx)
 	if !r.Batch { // lines of batches have what the others leave, and no places of their key
 		if err := call.Take(r.Choices); err != nil {
-			return serve.Result{}, tooMany(err)
+			return serve.Result{}, tooMany(err, r.All)
 		}
 		defer call.Give(r.Choices)
 	}
@@ -73,11 +73,16 @@ func (g generator) Generate(ctx context.Context, r serve.Request, emit func(serv
 	return out, err
 }
 
-// tooMany turns the refusal of a key's sequences into what may be tried again, or never can.
-func tooMany(err error) error {
+// tooMany turns the refusal of a key's sequences into what may be tried again, or never can: all is what the
+// request asks for with all its prompts.
+func tooMany(err error, all int) error {
 	var e *access.SequencesError
-	if errors.As(err, &e) && e.Asked > e.Limit {
-		return fmt.Errorf("%w: %w", serve.ErrRequest, &serve.ParamError{Param: "n", Err: err})
+	if errors.As(err, &e) && max(e.Asked, all) > e.Limit {
+		param := "n"
+		if e.Asked <= e.Limit {
+			param = "prompt"
+		}
+		return fmt.Errorf("%w: %w", serve.ErrRequest, &serve.ParamError{Param: param, Err: &access.SequencesError{Asked: all, Limit: e.Limit}})
 	}
 	return &serve.BusyError{Reason: err.Error(), Retry: time.Second}
 }
@@ -131,6 +136,7 @@ func (g generator) logprob(t sample.Token) *serve.Logprob {
 func blame(err error, r serve.Request) error {
 	var named *serve.ParamError
 	var long *LengthError
+	var option *chat.OptionError
 	text := "prompt"
 	if len(r.Messages) > 0 {
 		text = "messages"
@@ -146,6 +152,8 @@ func blame(err error, r serve.Request) error {
 		return &serve.ParamError{Param: "response_format", Err: err}
 	case errors.Is(err, sample.ErrStop):
 		return &serve.ParamError{Param: "stop", Err: err}
+	case errors.As(err, &option):
+		return &serve.ParamError{Param: map[string]string{"Tools": "tools", "Extra": "chat_template_kwargs"}[option.Option], Err: err}
 	case errors.Is(err, chat.ErrInput), errors.Is(err, chat.ErrRaised), errors.Is(err, chat.ErrLimit):
 		return &serve.ParamError{Param: "messages", Err: err}
 	}

@@ -168,7 +168,7 @@ func (f *serverFlags) call(ctx context.Context, method, path, kind string, body 
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, usagef("--server: want http://HOST:PORT, got %q", f.Server)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(u.String(), "/")+"/v1/"+path, body)
+	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(strings.TrimSuffix(u.String(), "/"), "/v1")+"/v1/"+path, body)
 	if err != nil {
 		return nil, err
 	}
@@ -224,7 +224,7 @@ func (f *serverFlags) print(a *app, b *batchState) error {
 
 type batchSubmitCmd struct {
 	Input    string `arg:"" help:"File of requests, one a line." placeholder:"FILE"`
-	Endpoint string `help:"What the requests are for (default: the url of the first line)." placeholder:"PATH" default:"" enum:",/v1/chat/completions,/v1/completions,/v1/responses"`
+	Endpoint string `help:"What the requests are for (default: the url of the first line that has one)." placeholder:"PATH" default:"" enum:",/v1/chat/completions,/v1/completions,/v1/responses"`
 	serverFlags
 }
 
@@ -361,6 +361,8 @@ func (c *batchFetchCmd) Run(ctx context.Context, a *app) error {
 	switch {
 	case !b.done():
 		return fmt.Errorf("%s is %s: wait for it with kvasir batch watch %s", b.ID, b.Status, b.ID)
+	case file == nil && b.Errors != nil && len(b.Errors.Data) > 0:
+		return wrongLines(b.ID, b.Errors.Data)
 	case file == nil:
 		return fmt.Errorf("%s has no %s", b.ID, what)
 	}

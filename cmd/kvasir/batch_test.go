@@ -23,7 +23,7 @@ func TestBatchesOfAServer(t *testing.T) {
 	in := writeFile(t, "in.jsonl", requests(20))
 	var ready serveReady
 	p := launch(t, t.TempDir(), &ready, "serve", "--listen", "127.0.0.1:0")
-	server := "--server=" + strings.TrimSuffix(ready.URL, "/v1")
+	server := "--server=" + ready.URL // as it is printed
 	var b batchState
 	kvasir(t, "batch", "submit", in, server, "--json").wantDone(t).object(t, &b)
 	if b.Counts.Total != 21 {
@@ -54,6 +54,14 @@ func TestBatchesOfAServer(t *testing.T) {
 	if o = kvasir(t, "batch", "status", server).wantDone(t); !strings.Contains(o.stdout, "failed       0 of 0 lines, 0 failed\n    line 1: the line is not an object") {
 		t.Errorf("printed %q", o.stdout)
 	}
+	kvasir(t, "batch", "fetch", "bad.jsonl", server).wantFailure(t, statusFailed, "line 1: the line is not an object")
+	broken := writeFile(t, "broken.jsonl", []byte("{\n"+`{"custom_id":"a","method":"POST","url":"/v1/completions","body":{"prompt":"x"}}`+"\n"))
+	o = kvasir(t, "batch", "submit", broken, strings.TrimSuffix(server, "/v1"))
+	o.wantFailure(t, statusFailed, "line 1: the line is not JSON")
+	if strings.Contains(o.stderr, "line 2") {
+		t.Errorf("a line that is right is refused too: %q", o.stderr)
+	}
+	kvasir(t, "batch", "submit", writeFile(t, "empty.jsonl", nil), server).wantFailure(t, statusFailed, "no lines")
 	p.stop()
 }
 

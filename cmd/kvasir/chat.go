@@ -206,8 +206,8 @@ func (t *conversation) generate(ctx context.Context, r engine.Request, emit func
 func (t *conversation) explain(err error) error {
 	var long *engine.LengthError
 	if errors.As(err, &long) {
-		return fmt.Errorf("the conversation has %d tokens, and there is room for %d with the answer; shorten your turn, or begin a new one with /clear",
-			long.Tokens, long.Limit)
+		return fmt.Errorf("the conversation has %s tokens, and there is room for %d with the answer; shorten your turn, or begin a new one with /clear",
+			long.Count(), long.Limit)
 	}
 	return t.c.explain(err)
 }

@@ -235,8 +235,8 @@ func (g *Guard) admit(w http.ResponseWriter, r *http.Request, c *Call) bool {
 	if !asked {
 		return true
 	}
-	text, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if !ok {
+	scheme, text, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") || text == "" {
 		return unknown(w, "an API key is needed: send it as Authorization: Bearer KEY")
 	}
 	if c.key = g.find(strings.TrimSpace(text)); c.key == nil {

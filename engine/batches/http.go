@@ -308,6 +308,13 @@ func (h *Handler) content(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer f.Close() //nolint:errcheck // it is only read
+	info, err := f.Stat()
+	if err != nil {
+		h.fail(w, r, err)
+		return
+	}
+	// Who gets a part of it is to know.
+	w.Header().Set("Content-Length", strconv.FormatInt(info.Size(), 10))
 	w.Header().Set("Content-Type", "application/jsonl")
 	serve.Copy(w, f)
 }

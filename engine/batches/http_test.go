@@ -50,8 +50,8 @@ func testOpenAIsClientUploadsAndFetches(t *testing.T, kind string) {
 		t.Fatal(err)
 	}
 	out, err := io.ReadAll(res.Body)
-	if err := errors.Join(err, res.Body.Close()); err != nil || bytes.Count(out, []byte("\n")) != 40 {
-		t.Errorf("%v: %s", err, out)
+	if err := errors.Join(err, res.Body.Close()); err != nil || bytes.Count(out, []byte("\n")) != 40 || res.ContentLength != int64(len(out)) {
+		t.Errorf("%v: of %d bytes %s", err, res.ContentLength, out)
 	}
 	list, err := c.Batches.List(ctx, openai.BatchListParams{Limit: openai.Int(1)})
 	if err != nil || len(list.Data) != 1 || list.Data[0].ID != b.ID {

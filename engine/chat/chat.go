@@ -65,6 +65,18 @@ var (
 	ErrLimit = errors.New("chat: over the limit")
 )
 
+// OptionError is an error of Render that is about one of the Options and no message.
+type OptionError struct {
+	Option string // Tools or Extra, as Options has it
+	Err    error
+}
+
+// Error returns the reason.
+func (e *OptionError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the reason.
+func (e *OptionError) Unwrap() error { return e.Err }
+
 // Template is a parsed template, for use by many goroutines at once.
 type Template struct {
 	root     *exec.Template

@@ -74,16 +74,16 @@ func (t *Template) variables(msgs []Message, o *Options) (vars dict, size int, e
 	vars = dict{{"messages", list}, {"add_generation_prompt", o.Generate}}
 	tools, err := in.tools(o.Tools)
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, &OptionError{"Tools", err}
 	}
 	vars = append(vars, entry{"tools", tools})
 	for _, name := range slices.Sorted(maps.Keys(o.Extra)) {
 		if !isVariable(name) {
-			return nil, 0, fmt.Errorf("%w: %s cannot be a variable of a template", ErrInput, strconv.Quote(oneLine(name)))
+			return nil, 0, &OptionError{"Extra", fmt.Errorf("%w: %s cannot be a variable of a template", ErrInput, strconv.Quote(oneLine(name)))}
 		}
 		v, err := in.json(string(o.Extra[name]))
 		if err != nil {
-			return nil, 0, fmt.Errorf("template variable %s: %w", name, err)
+			return nil, 0, &OptionError{"Extra", fmt.Errorf("template variable %s: %w", name, err)}
 		}
 		if name != "enable_thinking" || o.Thinking == nil {
 			vars = append(vars, entry{name, v})

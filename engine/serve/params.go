@@ -178,6 +178,7 @@ func (a *asked) complete(k kind, draw func() uint64) {
 	if s := &a.request.Sampling; s.Temperature > 0 && !a.seeded {
 		s.Seed = draw()
 	}
+	a.request.All = max(1, len(a.prompts)) * a.request.Choices
 	if a.none {
 		a.request.Template.Tools = nil
 	}

@@ -60,6 +60,7 @@ type Request struct {
 
 	Tokens   int // of each choice, at most; 0: as many as the model can
 	Choices  int // 1 or more
+	All      int // choices of this and the other prompts that were sent with it
 	Sampling sample.Params
 	Stop     []string
 	Schema   []byte // JSON schema that the text keeps to

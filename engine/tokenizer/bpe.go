@@ -10,6 +10,8 @@ type merge struct {
 // merger splits text into words and merges their bytes. Its slices are reused from word to word.
 type merger struct {
 	t       *Tokenizer
+	most    int  // ids; a text with more is given up
+	over    bool // it was
 	symbols []symbol
 	heap    []candidate
 	steps   int // symbols visited, pairs looked up and moves in the heap; the tests hold it against n log n
@@ -26,8 +28,12 @@ type symbol struct {
 type candidate uint64
 
 func (m *merger) appendWords(ids []int32, text string) []int32 {
-	for text != "" {
+	for text != "" && !m.over {
 		n := m.t.next(text)
+		if len(ids)+n/m.t.longest > m.most {
+			m.over = true
+			break
+		}
 		if id, ok := m.t.whole[text[:n]]; ok {
 			ids = append(ids, id)
 		} else {

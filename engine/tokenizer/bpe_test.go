@@ -79,7 +79,7 @@ func TestLongWordIsNotQuadratic(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			m := merger{t: tok}
+			m := merger{t: tok, most: n}
 			ids := m.appendWords(nil, x.text)
 			if tok.Decode(ids) != x.text {
 				t.Fatal("the text did not come back")
@@ -89,7 +89,7 @@ func TestLongWordIsNotQuadratic(t *testing.T) {
 			if most := n * (2 + 3 + 3*2*20); m.steps > most {
 				t.Errorf("%d steps for %d bytes, at most %d", m.steps, n, most)
 			}
-			half := merger{t: tok}
+			half := merger{t: tok, most: n}
 			half.appendWords(nil, x.text[:n/2])
 			if m.steps > half.steps*9/4 {
 				t.Errorf("%d steps for %d bytes, %d for half of them", m.steps, n, half.steps)

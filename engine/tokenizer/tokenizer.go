@@ -62,18 +62,19 @@ type Vocab struct {
 
 // Tokenizer is a checked vocabulary, ready for use by many goroutines at once: it never changes.
 type Tokenizer struct {
-	next   wordRule
-	whole  map[string]int32 // by the bytes that a token stands for; nil where the rule leaves all to the merges
-	tokens []string         // as in the vocabulary
-	bytes  []string         // what a token stands for
-	types  []int32
-	byteID [256]int32
-	merges map[pair]merge
-	pairs  []pair // by rank
-	exact  map[string]int32
-	ends   map[int32]bool
-	bos    int32
-	addBOS bool
+	next    wordRule
+	longest int              // bytes of the token that stands for most
+	whole   map[string]int32 // by the bytes that a token stands for; nil where the rule leaves all to the merges
+	tokens  []string         // as in the vocabulary
+	bytes   []string         // what a token stands for
+	types   []int32
+	byteID  [256]int32
+	merges  map[pair]merge
+	pairs   []pair // by rank
+	exact   map[string]int32
+	ends    map[int32]bool
+	bos     int32
+	addBOS  bool
 
 	special specials
 }
@@ -99,14 +100,27 @@ func (t *Tokenizer) BOS() (id int32, add bool) { return t.bos, t.addBOS }
 // without, they are plain text, which is right for whatever comes from outside. User-defined tokens
 // are always cut out.
 func (t *Tokenizer) Encode(text string, special bool) ([]int32, error) {
-	return t.encode(text, trust{control: special})
+	ids, _, err := t.encode(text, trust{control: special}, len(text))
+	return ids, err
 }
 
 // EncodeChat returns the ids of a text that a chat template wrote around what people did. Control
 // tokens become their ids, but for those that cover one of the bytes that plain names, in ascending
 // order: these came from outside and are plain text.
 func (t *Tokenizer) EncodeChat(text string, plain []int) ([]int32, error) {
-	return t.encode(text, trust{control: true, plain: plain})
+	ids, _, err := t.encode(text, trust{control: true, plain: plain}, len(text))
+	return ids, err
+}
+
+// EncodeMost is Encode without special for a text that is of no use if it has more than most ids. Where it has,
+// more is true, there are no ids, and it has cost little more than most.
+func (t *Tokenizer) EncodeMost(text string, most int) (ids []int32, more bool, err error) {
+	return t.encode(text, trust{}, most)
+}
+
+// EncodeChatMost is EncodeChat likewise.
+func (t *Tokenizer) EncodeChatMost(text string, plain []int, most int) (ids []int32, more bool, err error) {
+	return t.encode(text, trust{control: true, plain: plain}, most)
 }
 
 // Controls returns the bytes of text where a control token begins, in ascending order, and where one
@@ -121,23 +135,32 @@ func (t *Tokenizer) Controls(text string) []int {
 	return at
 }
 
-func (t *Tokenizer) encode(text string, trusted trust) ([]int32, error) {
+// encode returns up to most ids, or that there are more. No text has more of them than bytes.
+func (t *Tokenizer) encode(text string, trusted trust, most int) (ids []int32, more bool, err error) {
 	if len(text) > MaxText {
-		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLong, len(text), MaxText)
+		return nil, false, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLong, len(text), MaxText)
 	}
 	if !utf8.ValidString(text) {
 		at := invalidAt(text)
-		return nil, fmt.Errorf("%w: byte 0x%02x at offset %d", ErrUTF8, text[at], at)
+		return nil, false, fmt.Errorf("%w: byte 0x%02x at offset %d", ErrUTF8, text[at], at)
 	}
-	ids := make([]int32, 0, len(text)/3+1)
-	m := merger{t: t}
+	if len(text)/t.longest > most {
+		return nil, true, nil
+	}
+	ids = make([]int32, 0, min(len(text)/3, most)+1)
+	m := merger{t: t, most: most}
 	at := 0
 	for _, c := range t.special.cut(text, trusted) {
 		ids = m.appendWords(ids, text[at:c.at])
 		ids = append(ids, c.id)
-		at = c.at + c.n
+		if at = c.at + c.n; m.over {
+			break
+		}
 	}
-	return m.appendWords(ids, text[at:]), nil
+	if ids = m.appendWords(ids, text[at:]); m.over || len(ids) > most {
+		return nil, true, nil
+	}
+	return ids, false, nil
 }
 
 // AppendToken appends the bytes that id stands for; they may end in the middle of a character.

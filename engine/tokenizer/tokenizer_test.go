@@ -123,6 +123,48 @@ func TestEncodeEqualsDumbTwin(t *testing.T) {
 	}
 }
 
+// TestEncodeMostGivesUpInTime has limits around the number of ids of each text, and a text of which only a
+// beginning may be looked at.
+func TestEncodeMostGivesUpInTime(t *testing.T) {
+	for _, name := range []string{"ref", "tiny"} {
+		tok := tokenizer(t, name, "qwen35")
+		for _, text := range append(corpus(), "", "a", "<|im_end|><|im_end|>", strings.Repeat(" ", 500)) {
+			plain, err := tok.Encode(text, false)
+			if err != nil {
+				continue
+			}
+			chat, err := tok.EncodeChat(text, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range []struct {
+				want []int32
+				f    func(most int) ([]int32, bool, error)
+			}{
+				{plain, func(most int) ([]int32, bool, error) { return tok.EncodeMost(text, most) }},
+				{chat, func(most int) ([]int32, bool, error) { return tok.EncodeChatMost(text, nil, most) }},
+			} {
+				for _, most := range []int{0, 1, len(c.want) / 2, len(c.want) - 1, len(c.want), len(c.want) + 1, 1 << 20} {
+					if most < 0 {
+						continue
+					}
+					ids, more, err := c.f(most)
+					if err != nil || more != (len(c.want) > most) || !more && !slices.Equal(ids, c.want) {
+						t.Fatalf("%q, at most %d: %v, more %v, %v; want %v", text, most, ids, more, err, c.want)
+					}
+				}
+			}
+		}
+		for _, text := range []string{strings.Repeat("Xq", 1<<20), strings.Repeat("Xq ", 1<<20)} {
+			m := merger{t: tok, most: 100}
+			m.appendWords(nil, text)
+			if !m.over || m.steps > 1<<16 {
+				t.Errorf("%.4s…: given up %v after %d steps", text, m.over, m.steps)
+			}
+		}
+	}
+}
+
 func TestDecodeGivesBackWhatWasEncoded(t *testing.T) {
 	for _, name := range []string{"ref", "tiny"} {
 		for pre := range rules {

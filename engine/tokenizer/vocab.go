@@ -103,6 +103,10 @@ func (t *Tokenizer) addTokens(v *Vocab) error {
 			t.bytes[i] = text
 		}
 	}
+	t.longest = 1
+	for _, text := range t.bytes {
+		t.longest = max(t.longest, len(text))
+	}
 	for b := range 256 {
 		id, ok := t.exact[string(printable[b])]
 		if !ok {
