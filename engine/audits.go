@@ -25,6 +25,8 @@ type AuditOptions struct {
 	// Convict keeps the evidence against a worker, which is not let in again, nor who has the same token, and
 	// returns its hash. It may be nil.
 	Convict func(f audit.Finding, token seal.TokenID) (ledger.Hash, error)
+	// Guilty reports whether a worker was convicted, in whatever process, and by which evidence. It may be nil.
+	Guilty func(worker seal.PublicKey) (evidence ledger.Hash, guilty bool)
 }
 
 // errConvicted is why a worker is sent away whose answers are wrong.
@@ -38,6 +40,7 @@ type auditor struct {
 	a *audit.Auditor
 
 	secret [32]byte      // of what is known, as it is kept
+	drawn  [32]byte      // of rows that wait, and how far sessions have come, as they are kept
 	wake   chan struct{} // has one token when what is known is to be written
 	saving sync.Mutex    // one writes; before mu
 
@@ -48,6 +51,7 @@ type auditor struct {
 func newAuditor(s *Swarm, o AuditOptions) *auditor {
 	a := &auditor{
 		s: s, o: o, known: map[seal.PublicKey]*known{}, wake: make(chan struct{}, 1), secret: s.c.Key.Secret("records 1"),
+		drawn: s.c.Key.Secret("drawn 1"),
 	}
 	a.a = audit.New(audit.Options{
 		Judge: a.judge, Found: a.found, Trial: a.trial, Every: o.Every, Share: o.Share, Hold: o.Hold,
@@ -91,9 +95,7 @@ func (a *auditor) found(f audit.Finding) {
 	if a.o.Convict != nil {
 		hash, err = a.o.Convict(f, a.tokenOf(f.Worker))
 	}
-	if hash == (ledger.Hash{}) { // a report of a wrong row names something
-		hash = ledger.Hash{31: 1}
-	}
+	hash = named(hash)
 	a.mu.Lock()
 	a.about(f.Worker).record.Fall() // also of one that was asked as a judge
 	a.mu.Unlock()
@@ -113,6 +115,14 @@ func (a *auditor) found(f audit.Finding) {
 	}
 }
 
+// named is a hash of evidence for a report, which names something where a row is wrong.
+func named(evidence ledger.Hash) ledger.Hash {
+	if evidence == (ledger.Hash{}) {
+		return ledger.Hash{31: 1}
+	}
+	return evidence
+}
+
 // checked is the checking of one session. A nil one checks nothing.
 type checked struct {
 	a *auditor
@@ -121,6 +131,7 @@ type checked struct {
 	mu       sync.Mutex
 	evidence ledger.Hash // under mu
 	more     int64       // wrong rows that it has given as a judge, or in a session before, not told yet; under mu
+	closing  bool        // it is of a process before, and nothing was told since; under mu
 }
 
 // begin begins a session. A nil auditor gives nil.
@@ -164,9 +175,11 @@ func (a *auditor) trial(key seal.PublicKey, on bool) {
 // probation reports whether nothing of the worker's is paid yet.
 func (c *checked) probation() bool { return c != nil && c.w.Probation() }
 
-// proving reports whether what was signed in a session, which has ended, is paid when the worker's probation
-// ends.
-func (c *checked) proving() bool { return c.probation() && c.w.Undecided() }
+// proving reports whether what was signed in a session, which has ended, is decided by later ones of its worker.
+func (c *checked) proving() bool { return c != nil && c.w.Undecided() }
+
+// decided reports whether the next report tells that all of the session holds.
+func (c *checked) decided() bool { return c != nil && c.w.Decided() }
 
 // open reports whether rows are still looked at.
 func (c *checked) open() bool { return c != nil && c.w.Open() > 0 }
@@ -209,7 +222,7 @@ func (c *checked) news() bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.more > 0 || c.w.News()
+	return c.more > 0 || c.closing || c.w.News()
 }
 
 // turn is what the next report says of rows.
@@ -224,7 +237,10 @@ func (c *checked) turn() ledger.Audit {
 		Checked: t.Checked + c.more, Wrong: t.Wrong + c.more, Unchecked: t.Skipped, Holds: t.Through, Mode: ledger.Sampled,
 		Close: c.w.Class() == audit.Close,
 	}
-	c.more = 0
+	c.more, c.closing = 0, false
+	if r.Wrong == 0 && c.evidence != (ledger.Hash{}) { // what was answered since is void too
+		r.Checked, r.Wrong = r.Checked+1, 1
+	}
 	if t.Probation {
 		r.Mode = ledger.Probation
 	}

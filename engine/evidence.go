@@ -72,8 +72,8 @@ func (c *Court) Convict(f audit.Finding, token seal.TokenID) (hash ledger.Hash, 
 	return hash, errors.Join(c.keep(hash, text), c.name(f.Worker, hash, hashOfToken(token)))
 }
 
-func (c *Court) aead() cipher.AEAD {
-	block, err := aes.NewCipher(c.secret[:])
+func aead(secret *[32]byte) cipher.AEAD {
+	block, err := aes.NewCipher(secret[:])
 	if err != nil {
 		panic("BUG: " + err.Error()) // 32 bytes are a key
 	}
@@ -82,6 +82,29 @@ func (c *Court) aead() cipher.AEAD {
 		panic("BUG: " + err.Error()) // AES has the block that GCM wants
 	}
 	return aead
+}
+
+// sealText seals a text under a name.
+func sealText(secret *[32]byte, text, name []byte) []byte {
+	aead := aead(secret)
+	nonce := make([]byte, aead.NonceSize())
+	_, _ = rand.Read(nonce) // never returns an error
+	return aead.Seal(nonce, nonce, text, name)
+}
+
+// errSealed: what is to be opened was not sealed so.
+var errSealed = errors.New("sealed by another key, or damaged")
+
+func openText(secret *[32]byte, sealed, name []byte) ([]byte, error) {
+	aead := aead(secret)
+	if len(sealed) < aead.NonceSize() {
+		return nil, errSealed
+	}
+	text, err := aead.Open(nil, sealed[:aead.NonceSize()], sealed[aead.NonceSize():], name)
+	if err != nil {
+		return nil, errSealed
+	}
+	return text, nil
 }
 
 func (c *Court) keep(hash ledger.Hash, text []byte) error {
@@ -93,10 +116,7 @@ func (c *Court) keep(hash ledger.Hash, text []byte) error {
 		return err
 	}
 	c.sweep(dir)
-	aead := c.aead()
-	nonce := make([]byte, aead.NonceSize())
-	_, _ = rand.Read(nonce) // never returns an error
-	return writeState(filepath.Join(dir, hex.EncodeToString(hash[:])), aead.Seal(nonce, nonce, text, hash[:]))
+	return writeState(filepath.Join(dir, hex.EncodeToString(hash[:])), sealText(&c.secret, text, hash[:]))
 }
 
 // sweep removes what is too old, and the oldest where there is too much.
@@ -133,13 +153,9 @@ func (c *Court) Evidence(hash ledger.Hash) (f audit.Finding, err error) {
 	if err != nil {
 		return f, fmt.Errorf("evidence: %w", err)
 	}
-	aead := c.aead()
-	if len(sealed) < aead.NonceSize() {
-		return f, fmt.Errorf("evidence: %s is damaged", path)
-	}
-	text, err := aead.Open(nil, sealed[:aead.NonceSize()], sealed[aead.NonceSize():], hash[:])
+	text, err := openText(&c.secret, sealed, hash[:])
 	if err != nil {
-		return f, fmt.Errorf("evidence: %s was sealed by another key, or is damaged", path)
+		return f, fmt.Errorf("evidence: %s was %w", path, err)
 	}
 	if err := json.Unmarshal(text, &f); err != nil {
 		return f, fmt.Errorf("evidence: %s: %w", path, err)
@@ -223,6 +239,19 @@ func (c *Court) Convicted() (all []Conviction, err error) {
 		all = append(all, v)
 	}
 	return all, nil
+}
+
+// Guilty reports whether a worker was convicted, and by which evidence.
+func (c *Court) Guilty(worker seal.PublicKey) (evidence ledger.Hash, guilty bool) {
+	all, err := c.Convicted()
+	if err != nil {
+		return ledger.Hash{}, false // Refuse says it
+	}
+	i := slices.IndexFunc(all, func(v Conviction) bool { return v.Worker == worker })
+	if i < 0 {
+		return ledger.Hash{}, false
+	}
+	return all[i].Evidence, true
 }
 
 // Refuse returns ErrConvicted for a worker that was convicted, and for one that comes by the token of such a

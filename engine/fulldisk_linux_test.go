@@ -53,16 +53,6 @@ func (v *town) villager() *villager {
 	return w
 }
 
-// picks is what the backbone has asked of a worker, and got.
-func (v *town) picks(key seal.Key) (n int64) {
-	for _, w := range v.backbone.Workers() {
-		if w.Key == key.Public() {
-			n += w.Picks
-		}
-	}
-	return n
-}
-
 // read is how far the gateway has read the hub, and the hub's last entry.
 func (v *town) read() (read, last int64) {
 	v.t.Helper()

@@ -25,7 +25,8 @@ import (
 //	hub.uses backbone.uses            which keys have joined by which token, see TokenStore
 //	hub.seen backbone.seen            who has shown which token, for the owner to look at
 //	hub.db wallet.db                  the hub's ledger and the gateway's wallets, unless --books says where
-//	worker.receipts.db backbone.…     what they have signed and no gateway has read, and what the backbone knows of workers
+//	worker.receipts.db backbone.…     what they have signed and no gateway has read; what the backbone knows of workers,
+//	                                  and of sessions in which something is pending
 //	hub.lock worker.lock …            held while a process is that, see Lock
 //
 // An empty Home is none.

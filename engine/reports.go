@@ -16,21 +16,21 @@ import (
 // reportLast is how long the last report of a session may take.
 const reportLast = 5 * time.Second
 
-// How it is found out that the rows of a worker that has left are decided, and of how many at a time.
-const (
-	decidedEvery = time.Second
-	maxJudged    = 1024
-)
+// maxJudged is how many sessions that have ended have rows that are not decided, or wait for their worker.
+const maxJudged = 1024
 
 // accounts signs the work of one worker and hands it to the worker's hub.
 type accounts struct {
 	s        *Swarm
 	w        *attached
 	hub      string
+	subject  ledger.Subject
 	reporter *ledger.Reporter
+	course   course
 	picks    []batcher.LayerPicks
 	told     ledger.Traffic // that reports have told
 	refused  bool           // said once
+	never    bool           // the hub will never take a report
 }
 
 // newAccounts returns nil for a session that no ledger knows by its id.
@@ -39,10 +39,13 @@ func (s *Swarm) newAccounts(w *attached, hub, session string) *accounts {
 	if err != nil {
 		return nil
 	}
-	return &accounts{s: s, w: w, hub: hub, reporter: ledger.NewReporter(s.c.Key, ledger.Subject{
+	about := ledger.Subject{
 		Session: id, Worker: w.key, Model: ledger.Hash(s.c.Model.Hash), Profile: ledger.Hash(s.c.Model.Profile),
 		Hidden: s.c.Model.Hidden,
-	})}
+	}
+	return &accounts{
+		s: s, w: w, hub: hub, subject: about, reporter: ledger.NewReporter(s.c.Key, about), course: course{rows: map[int64]bool{}},
+	}
 }
 
 // keep reports until done is closed, and once more after it.
@@ -55,6 +58,7 @@ func (a *accounts) keep(done <-chan struct{}) {
 		case <-tick.C:
 			a.report(reportEvery, false)
 		case <-done:
+			a.course.ended = true
 			a.report(reportLast, true)
 			return
 		}
@@ -63,23 +67,20 @@ func (a *accounts) keep(done <-chan struct{}) {
 
 // after reports what becomes of the rows of a worker that has left: until they are decided nothing settles that
 // was signed since they were drawn, and then it holds, or is void. It begins a goroutine, which ends when that is
-// told, or ctx ends; with too many of them it does not. What is pending because the worker is in probation waits
-// for a later session of the same worker. Swarm.mu is held.
+// told, or ctx ends; with too many of them it does not, and the next process does that. What is pending because the
+// worker is in probation, or rows are to be right instead of others, waits for a later session of the same worker.
+// Swarm.mu is held.
 func (a *accounts) after(ctx context.Context) {
 	if a == nil {
 		return // nobody reports
 	}
 	s, w := a.s, a.w
-	if !w.checked.open() && !w.checked.news() {
-		a.prove()
-		return
-	}
 	if len(s.judged) >= maxJudged {
 		return
 	}
 	s.judged = append(s.judged, w)
 	s.wg.Go(func() {
-		tick := time.NewTicker(decidedEvery)
+		tick := time.NewTicker(s.c.Rhythm.decided())
 		defer tick.Stop()
 		for w.checked.open() && ctx.Err() == nil {
 			select {
@@ -90,28 +91,31 @@ func (a *accounts) after(ctx context.Context) {
 		s.mu.Lock()
 		s.judged = slices.DeleteFunc(s.judged, func(x *attached) bool { return x == w })
 		s.mu.Unlock()
-		a.report(reportLast, true)
-		s.mu.Lock()
+		if w.checked.news() {
+			a.report(reportLast, true)
+		}
 		a.prove()
-		s.mu.Unlock()
 	})
 }
 
-// prove keeps the accounts of a session that has ended, all of whose rows are decided, until the worker's
-// probation ends. Swarm.mu is held.
+// prove keeps the accounts of a session that has ended until all is decided that is pending in it, by later
+// sessions of its worker.
 func (a *accounts) prove() {
 	s := a.s
 	if a.w.checked.convicted() || !a.w.checked.proving() {
+		a.close()
 		return
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if len(s.proving) == maxJudged {
-		s.proving = slices.Delete(s.proving, 0, 1)
+		s.proving = slices.Delete(s.proving, 0, 1) // the next process goes on with it
 	}
 	s.proving = append(s.proving, a)
 }
 
-// report hands over what has been done since the last report, and what the hub has not confirmed; once the worker
-// has proved itself, also that its sessions before hold.
+// report hands over what has been done since the last report, and what the hub has not confirmed; and of the
+// worker's sessions before, once all of their rows are decided and it has proved itself, that they hold.
 func (a *accounts) report(limit time.Duration, last bool) {
 	if a.tell(limit, last); a.w.checked.probation() {
 		return
@@ -120,15 +124,17 @@ func (a *accounts) report(limit time.Duration, last bool) {
 	s.mu.Lock()
 	var mine []*accounts
 	s.proving = slices.DeleteFunc(s.proving, func(x *accounts) bool {
-		same := x.w.key == a.w.key && x != a
-		if same {
+		ready := x.w.key == a.w.key && x != a && x.w.checked.decided()
+		if ready {
 			mine = append(mine, x)
 		}
-		return same
+		return ready
 	})
 	s.mu.Unlock()
 	for _, x := range mine {
-		if !x.tell(limit, true) { // tried again at the next report
+		if x.tell(limit, true) {
+			x.close()
+		} else { // tried again at the next report
 			s.mu.Lock()
 			s.proving = append(s.proving, x)
 			s.mu.Unlock()
@@ -143,7 +149,13 @@ func (a *accounts) tell(limit time.Duration, last bool) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	var wait []*signedReport
-	err := a.count()
+	err := a.begin(ctx)
+	if last {
+		err = unlessUnwritten(err) // the hub's word is better than none
+	}
+	if err == nil {
+		err = a.count()
+	}
 	for err == nil {
 		var r *signedReport
 		if r, err = a.sign(ctx); err != nil || r == nil {
@@ -161,7 +173,7 @@ func (a *accounts) tell(limit time.Duration, last bool) bool {
 			err = a.give(ctx, r)
 		}
 	}
-	if err != nil && !a.refused && a.s.c.Log != nil {
+	if unlessUnwritten(err) != nil && !a.refused && a.s.c.Log != nil {
 		a.refused = true
 		a.s.c.Log.Warn("work is not on the hub's ledger yet; it is reported again", "worker", a.w.id, "error", err)
 	}
@@ -186,7 +198,8 @@ func (a *accounts) sign(ctx context.Context) (*signedReport, error) {
 		return nil, err
 	}
 	a.w.signed.add(&r.Report)
-	err = a.s.keepReport(ctx, a.hub, signed)
+	a.course.newest, a.course.signed = &r.Report, signed
+	err = a.keepReport(ctx, r)
 	if r.kept = err == nil; unlessUnwritten(err) != nil {
 		return nil, err
 	}
@@ -209,6 +222,10 @@ func unlessUnwritten(err error) error {
 func (a *accounts) give(ctx context.Context, r *signedReport) error {
 	given, err := a.s.giveReport(ctx, a.hub, r.signed)
 	if err != nil {
+		if a.behind(given.Newest) {
+			return errBehind
+		}
+		a.never = given.Refused != ""
 		return err
 	}
 	a.reporter.Done(r.Sequence)
@@ -216,12 +233,18 @@ func (a *accounts) give(ctx context.Context, r *signedReport) error {
 		err = unlessUnwritten(a.s.c.Outbox.Took(ctx, a.hub, &r.Report, given))
 	}
 	// The worker learns what was signed for it; one that has left looks into its wallet.
+	if a.w.session == nil {
+		return err // it has left long ago
+	}
 	_ = a.w.session.SendReceipt(wire.Receipt{Sequence: uint64(r.Sequence), Signed: r.signed})
 	return err
 }
 
 // news is ledger.News.
 func (a *accounts) news(int64) (t ledger.Traffic, c ledger.Audit) {
+	if a.w.session == nil { // of a process before
+		return t, a.w.checked.turn()
+	}
 	stats := a.w.session.Stats()
 	now := ledger.Traffic{ToWorker: int64(stats.BytesOut), ToBackbone: int64(stats.BytesIn)}
 	t = ledger.Traffic{ToWorker: now.ToWorker - a.told.ToWorker, ToBackbone: now.ToBackbone - a.told.ToBackbone}
@@ -230,6 +253,9 @@ func (a *accounts) news(int64) (t ledger.Traffic, c ledger.Audit) {
 }
 
 func (a *accounts) count() error {
+	if a.w.member == nil {
+		return nil // of a process before
+	}
 	a.picks = a.w.member.Drain(a.picks[:0])
 	for _, p := range a.picks {
 		if err := a.reporter.Count(p.Layer, p.Picks); err != nil {
@@ -239,12 +265,26 @@ func (a *accounts) count() error {
 	return nil
 }
 
-// keepReport puts a report on the disk before the hub gets it: the hub may lose it again.
-func (s *Swarm) keepReport(ctx context.Context, hub string, signed []byte) error {
+// keepReport puts a report on the disk before the hub gets it: the hub may lose it again. With it goes how far the
+// session has come.
+func (a *accounts) keepReport(ctx context.Context, r *signedReport) error {
+	s := a.s
 	if s.c.Outbox == nil {
 		return nil
 	}
-	return s.c.Outbox.Put(ctx, ledger.Item{Hub: hub, Grant: s.c.Grant, Report: signed})
+	i := ledger.Item{Hub: a.hub, Grant: s.c.Grant, Report: r.signed}
+	if !s.courses() {
+		return s.c.Outbox.Put(ctx, i)
+	}
+	if a.course.stored == r.Sequence {
+		return nil // said again
+	}
+	step := a.step()
+	err := s.c.Outbox.PutStep(ctx, s.auditor.drawn, &i, step)
+	if err == nil {
+		a.stepped(step)
+	}
+	return err
 }
 
 // remind gives the hubs what no gateway has read, until ctx ends.

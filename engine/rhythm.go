@@ -27,4 +27,7 @@ func (r Rhythm) report() time.Duration { return cmp.Or(r.Report, reportEvery) }
 func (r Rhythm) remind() time.Duration { return cmp.Or(r.Remind, clerkEvery) }
 func (r Rhythm) credit() time.Duration { return cmp.Or(r.Credit, creditEvery) }
 
+// decided is how often it is looked whether the rows of a worker that has left are decided.
+func (r Rhythm) decided() time.Duration { return min(r.report(), time.Second) }
+
 func (r Rhythm) backoff() relay.Backoff { return relay.Backoff{Max: r.Retry, Min: r.Retry} }

@@ -111,7 +111,7 @@ type Swarm struct {
 	ending  map[string]bool // hubs that drain, until they are back; under mu
 	parting []*attached     // have left, and their counts are not final; under mu
 	judged  []*attached     // have left, and some of their rows are not decided; under mu
-	proving []*accounts     // of sessions that ended within the worker's probation, the oldest first; under mu
+	proving []*accounts     // of sessions that have ended and wait for later ones, the oldest first; under mu
 	left    Metrics         // without workers: what is counted here; under mu
 }
 
@@ -184,6 +184,7 @@ func NewSwarm(c SwarmConfig) (*Swarm, error) {
 	if c.Audit != nil {
 		s.auditor = newAuditor(s, *c.Audit)
 		s.auditor.load(ctx)
+		s.resume(ctx)
 		s.wg.Go(func() { s.auditor.keep(ctx) })
 		s.wg.Go(func() { s.auditor.a.Run(ctx) })
 	}

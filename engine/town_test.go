@@ -34,6 +34,7 @@ type town struct {
 	hub      *HubNode
 	gateway  *GatewayNode
 	backbone *Backbone
+	audit    AuditOptions // of the backbone, from its next start on
 }
 
 func newTown(t *testing.T) *town { return newTownAt(t, t.TempDir()) }
@@ -41,7 +42,7 @@ func newTown(t *testing.T) *town { return newTownAt(t, t.TempDir()) }
 // newTownAt is newTown in a folder.
 func newTownAt(t *testing.T, folder string) *town {
 	ctx, cancel := context.WithTimeout(context.Background(), townTime)
-	v := &town{t: t, ctx: ctx, home: Home(folder), log: &said{}}
+	v := &town{t: t, ctx: ctx, home: Home(folder), log: &said{}, audit: quickAudit}
 	_, err := v.home.NewRoot()
 	v.must(err)
 	v.hub, err = NewHubNode(HubOptions{Home: v.home, Listen: "127.0.0.1:0", Log: v.logger()})
@@ -86,9 +87,18 @@ func (v *town) start() {
 	var err error
 	v.backbone, err = NewBackbone(BackboneOptions{
 		Home: v.home, Hubs: []HubRef{v.hub.Ref}, Gateway: v.gateway.Addr, Workers: 8, Log: v.logger(), Rhythm: townRhythm,
-		Audit: AuditOptions{Share: 1, Hold: 5 * time.Millisecond},
+		Audit: v.audit,
 	})
 	v.must(err)
+}
+
+// quickAudit judges at once.
+var quickAudit = AuditOptions{Share: 1, Hold: 5 * time.Millisecond}
+
+// kill ends the backbone, as far as its disk and its hub see that, at once: nothing is signed any more.
+func (v *town) kill() {
+	v.must(v.backbone.outbox.Close())
+	v.stop()
 }
 
 // stop stops it, in order.
@@ -186,6 +196,16 @@ func (v *town) balance(key seal.Key) ledger.Balance {
 	b, err := v.gateway.wallets.wallet.Balance(v.ctx, key.Public())
 	v.must(err)
 	return b
+}
+
+// picks is what the backbone has asked of a worker, and got.
+func (v *town) picks(key seal.Key) (n int64) {
+	for _, w := range v.backbone.Workers() {
+		if w.Key == key.Public() {
+			n += w.Picks
+		}
+	}
+	return n
 }
 
 // verify checks all the books.

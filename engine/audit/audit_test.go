@@ -482,7 +482,7 @@ func TestWhatWasNotLookedAtIsOwed(t *testing.T) {
 				got := w.Turn()
 				checked, through = checked+got.Checked, got.Through
 			}
-			if cheats != (found > 0) || !cheats && (checked != int64(n)+4 || len(w.owed) > 0 || w.Open() != 0) {
+			if cheats != (found > 0) || !cheats && (checked != int64(n)+4 || w.owed > 0 || w.Open() != 0) {
 				t.Errorf("after %d windows %d rows were looked at and turns up to %d are decided; %d were found", n, checked, through, found)
 			}
 		})

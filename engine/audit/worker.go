@@ -16,7 +16,9 @@ import (
 type sample struct {
 	w      *Worker
 	class  Class
+	id     int64 // of w
 	turn   int64
+	must   bool // it is to be right, or another instead, also where its worker is in probation
 	since  time.Time
 	row    Row
 	answer Answer
@@ -62,6 +64,44 @@ type Counts struct {
 type Record struct {
 	good  atomic.Int64 // since its probation began, as far as that asks
 	right atomic.Int64 // in all
+
+	mu   sync.Mutex // after Worker.mu
+	owed []debt     // maxOwed at most; under mu
+}
+
+// debt is a row of a turn that could not be looked at: another one is to be right instead, of the same session or
+// of a later one.
+type debt struct {
+	w    *Worker
+	turn int64
+}
+
+// owe notes a debt. Where there are too many the turn is never decided.
+func (r *Record) owe(d debt) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.owed) < maxOwed {
+		r.owed = append(r.owed, d)
+	}
+}
+
+// Owed is how many rows are to be right instead of those that could not be looked at.
+func (r *Record) Owed() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.owed)
+}
+
+// debt returns the oldest one, which is then the caller's.
+func (r *Record) debt() (d debt, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.owed) == 0 {
+		return debt{}, false
+	}
+	d = r.owed[0]
+	r.owed = r.owed[1:]
+	return d, true
 }
 
 // NewRecord returns a record of rows found right: since the probation began, and in all.
@@ -105,13 +145,15 @@ type Worker struct {
 
 	mu      sync.Mutex
 	random  *rand.ChaCha8
-	left    int     // rows of the present window that are still to come
-	at      int     // the row that is looked at is so many rows away
-	turn    int64   // the present one, from 1
-	open    []int   // rows that wait, and owed ones, of each turn from the first open one on
-	owed    []int64 // turns of rows that could not be looked at: for each another row is
-	first   int64   // turn of open[0]
-	through int64   // turns before and with this one are decided, and were outside probation
+	left    int               // rows of the present window that are still to come
+	at      int               // the row that is looked at is so many rows away
+	turn    int64             // the present one, from 1
+	open    []int             // rows that wait, and owed ones, of each turn from the first open one on
+	owed    int               // rows that could not be looked at: for each another row is
+	waits   map[int64]*sample // by their ids
+	samples int64             // made so far
+	first   int64             // turn of open[0]
+	through int64             // turns before and with this one are decided, and were outside probation
 	counts  Counts
 	taken   Counts // that a Turn has told
 }
@@ -123,7 +165,10 @@ func (a *Auditor) Worker(key seal.PublicKey, rec *Record) *Worker {
 	a.sources++
 	seed := a.o.Seed
 	binary.LittleEndian.PutUint64(seed[:], binary.LittleEndian.Uint64(seed[:])^uint64(a.sources))
-	return &Worker{a: a, id: a.sources, key: key, random: rand.NewChaCha8(seed), rec: rec, turn: 1, first: 1, open: []int{0}}
+	return &Worker{
+		a: a, id: a.sources, key: key, random: rand.NewChaCha8(seed), rec: rec, turn: 1, first: 1, open: []int{0},
+		waits: map[int64]*sample{},
+	}
 }
 
 // Compare has the session's answers compared as a class is. It is called before any comes in; Exact unless told
@@ -165,10 +210,11 @@ func (w *Worker) Answer(b *moe.Batch, out *moe.Partials) {
 	}
 }
 
-// drawn is a row that is to be looked at, for a turn.
+// drawn is a row that is to be looked at, for a turn of a session.
 type drawn struct {
 	row  int
-	turn int64
+	owed bool // the turn's own row could not be
+	debt
 }
 
 // draw decides which rows are taken; all says that every row is, as far as there is room, in bytes.
@@ -176,26 +222,28 @@ func (w *Worker) draw(b *moe.Batch, status []moe.Status, room int) (rows []drawn
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	all = w.Probation()
+	debts := w.rec.Owed()
 	for r, s := range status {
 		if s == moe.Wide {
 			continue
 		}
 		w.counts.Rows++
 		if all {
-			rows = append(rows, drawn{r, w.turn})
+			rows = append(rows, drawn{r, false, debt{w, w.turn}})
 			continue
 		}
 		if w.left == 0 {
 			w.left = w.a.o.Every
 			w.at = int(rand.New(w.random).Uint64N(uint64(w.left)))
 		}
-		switch {
-		case w.at == 0:
-			rows = append(rows, drawn{r, w.turn})
-		case len(w.owed) > 0 && w.random.Uint64()%uint64(w.a.o.Every) < owedRate:
-			rows = append(rows, drawn{r, w.owed[0]})
-			w.owed = w.owed[1:]
-			w.open[rows[len(rows)-1].turn-w.first]--
+		if w.at == 0 {
+			rows = append(rows, drawn{r, false, debt{w, w.turn}})
+		}
+		if debts > 0 && w.random.Uint64()%uint64(w.a.o.Every) < owedRate {
+			if d, ok := w.rec.debt(); ok {
+				rows = append(rows, drawn{r, true, d})
+			}
+			debts--
 		}
 		w.at--
 		w.left--
@@ -205,15 +253,18 @@ func (w *Worker) draw(b *moe.Batch, status []moe.Status, room int) (rows []drawn
 		rows = w.fit(b, rows, room)
 	}
 	for _, d := range rows {
-		w.open[d.turn-w.first]++
+		if !d.owed { // which is open since its own row was drawn
+			*w.slot(d.turn)++
+		}
 	}
 	return rows, all
 }
 
 // owedRate is how many rows more of a window are drawn, about, while there are rows that could not be looked at.
+// Where all of a window are drawn, one may stand for one of those too.
 const owedRate = 4
 
-// maxOwed bounds what is remembered of them.
+// maxOwed bounds what is remembered of those of a worker.
 const maxOwed = 1 << 16
 
 // fit leaves so many of the rows as a quarter of the room is for, each as likely, and one at least: whoever hopes
@@ -237,17 +288,32 @@ func (w *Worker) take(b *moe.Batch, out *moe.Partials, d drawn, all bool) {
 	v := b.Row(d.row)
 	expert, weight := b.Picks(d.row)
 	s := &sample{
-		w: w, class: w.class, since: time.Now(), turn: d.turn,
+		w: d.w, class: w.class, since: time.Now(), turn: d.turn, must: d.owed,
 		row: Row{
 			Shape:  b.Shape,
 			Values: moe.Row{Format: v.Format, Q: slices.Clone(v.Q), Scales: slices.Clone(v.Scales), F: slices.Clone(v.F)},
 			Expert: slices.Clone(expert), Weight: slices.Clone(weight),
 		},
 		answer: Answer{Status: out.Status[d.row], Sum: slices.Clone(out.Row(d.row))},
-		size:   len(v.Q) + 4*len(v.Scales) + 4*len(v.F) + 6*len(expert) + 8*b.Hidden + sampleBytes,
 	}
+	s.await(d.owed)
 	if !w.a.add(s, all) {
-		w.resolve(s, unknown)
+		s.w.resolve(s, unknown)
+	}
+}
+
+// await has a row wait for its verdict; paid says that it is one for a debt.
+func (s *sample) await(paid bool) {
+	v := &s.row.Values
+	s.size = len(v.Q) + 4*len(v.Scales) + 4*len(v.F) + 6*len(s.row.Expert) + 8*len(s.answer.Sum) + sampleBytes
+	w := s.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.samples++
+	s.id = w.samples
+	w.waits[s.id] = s
+	if paid {
+		w.owed--
 	}
 }
 
@@ -260,10 +326,11 @@ func (w *Worker) suspect() { w.fall() }
 // resolve notes what has become of a row.
 func (w *Worker) resolve(s *sample, v verdict) {
 	w.mu.Lock()
-	if v == unknown && !w.Probation() && len(w.owed) < maxOwed {
-		w.owed = append(w.owed, s.turn) // another row is to be right instead: nothing that was not checked is paid
-	} else if v != unknown || w.Probation() { // else the turn is never decided: nobody looks
-		w.open[s.turn-w.first]--
+	delete(w.waits, s.id)
+	if v == unknown && (s.must || !w.Probation()) {
+		w.owe(s.turn) // another row is to be right instead: nothing that was not checked is paid
+	} else {
+		*w.slot(s.turn)--
 	}
 	switch v {
 	case right:
@@ -281,6 +348,12 @@ func (w *Worker) resolve(s *sample, v verdict) {
 	case v == right && w.rec.found(w.a.o.Probation) && w.a.o.Trial != nil:
 		w.a.o.Trial(w.key, false)
 	}
+}
+
+// owe notes that a row of a turn could not be looked at. w.mu is held.
+func (w *Worker) owe(turn int64) {
+	w.owed++
+	w.rec.owe(debt{w, turn})
 }
 
 // Turn ends a turn, that which a receipt is about.
@@ -322,7 +395,7 @@ func (w *Worker) Open() (n int) {
 	for _, rows := range w.open {
 		n += rows
 	}
-	return n - len(w.owed)
+	return n - w.owed
 }
 
 // Undecided reports whether Turns before this one are not yet told to be decided.
@@ -330,6 +403,19 @@ func (w *Worker) Undecided() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.first < w.turn
+}
+
+// Decided reports whether all rows that were drawn are found right or wrong, or others instead, and the probation is
+// over: a Turn would tell that all turns before it are decided.
+func (w *Worker) Decided() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, rows := range w.open {
+		if rows > 0 {
+			return false
+		}
+	}
+	return !w.Probation()
 }
 
 // News reports whether a Turn would tell something that the last one did not, beside rows.

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,7 +11,7 @@ import (
 )
 
 // Outbox keeps what a worker or a backbone has signed until a wallet has read it, and gives it to the hub as
-// often as that needs, and of a backbone what it knows of workers. It is safe for concurrent use; what Put returned
+// often as that needs, and of a backbone what it knows of workers, and how far its sessions have come. It is safe for concurrent use; what Put returned
 // nil for is on the disk.
 //
 //	Put -> kept -> given to the hub -> read by a wallet (Given.Acknowledged) -> forgotten
@@ -40,6 +41,10 @@ type Given struct {
 	Fresh        bool   `json:"fresh,omitempty"`        // it was new to the hub
 	Acknowledged int64  `json:"acknowledged,omitempty"` // all of the session from this one up to this sequence is in a wallet
 	Refused      string `json:"refused,omitempty"`      // it will never be taken, because of this
+
+	// Newest is the newest report of the session that the hub has, in hexadecimal digits, where this one contradicts
+	// it: a backbone whose disk has refused what it signed, and which was started anew, does not know it.
+	Newest string `json:"newest,omitempty"`
 }
 
 // OpenOutbox opens the outbox at path, or makes one. log may be nil.
@@ -59,6 +64,11 @@ func (o *Outbox) Counts() map[string]uint64 { return o.refused.counts(o.file) }
 
 // Put keeps an item. One that is there already stays as it is.
 func (o *Outbox) Put(ctx context.Context, i Item) error {
+	return o.put(ctx, i, func(*tx) error { return nil })
+}
+
+// put is Put, with what else is done in the transaction.
+func (o *Outbox) put(ctx context.Context, i Item, also func(*tx) error) error {
 	r, err := Parse(i.Report)
 	if err != nil {
 		return err
@@ -69,6 +79,9 @@ func (o *Outbox) Put(ctx context.Context, i Item) error {
 		err := t.exec(ctx, `INSERT INTO items (id, hub, session, sequence, grant_text, report, statement, given)
 			SELECT coalesce(max(id), 0) + 1, $1, $2, $3, $4, $5, $6, 0 FROM items WHERE true ON CONFLICT DO NOTHING`,
 			i.Hub, r.Session.String(), r.Sequence, i.Grant.String(), i.Report, append([]byte{}, i.Statement...))
+		if err == nil {
+			err = also(t)
+		}
 		if err != nil {
 			return err
 		}
@@ -228,13 +241,29 @@ func (h *Hub) Receive(ctx context.Context, i Item) (g Given, err error) {
 		}
 		return err
 	})
+	fits := !errors.Is(err, ErrFork)
 	if err == nil {
 		err = cannot
 	}
 	if err != nil {
-		return h.gaveUp(err)
+		g, err = h.gaveUp(err)
+		if g.Refused != "" && !fits {
+			g.Newest = h.newest(ctx, c.report.Session)
+		}
+		return g, err
 	}
 	return g, nil
+}
+
+// newest returns Given.Newest; empty: it cannot be had.
+func (h *Hub) newest(ctx context.Context, session SessionID) string {
+	var signed []byte
+	err := h.file.db.QueryRowContext(ctx, "SELECT signed FROM reports WHERE session = $1 ORDER BY sequence DESC LIMIT 1",
+		session.String()).Scan(&signed)
+	if err != nil {
+		return ""
+	}
+	return hex.EncodeToString(signed)
 }
 
 // gaveUp is the answer to what has an error.

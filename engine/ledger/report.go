@@ -192,6 +192,11 @@ func (a *Audit) check(sequence int64) error {
 	return nil
 }
 
+// Subject is what the report, and all others of its session, are about.
+func (r *Report) Subject() Subject {
+	return Subject{Session: r.Session, Worker: r.Worker, Model: r.Model, Profile: r.Profile, Hidden: r.Hidden}
+}
+
 // Total is the work of a report.
 type Total struct {
 	Picks int64

@@ -40,6 +40,21 @@ func NewReporter(key seal.Key, s Subject) *Reporter {
 	}
 }
 
+// Resume has the next report follow on one that was signed before, by another process.
+func (r *Reporter) Resume(signed []byte) error {
+	last, err := Verify(signed)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if last.Session != r.next.Session || last.Backbone != r.key.Public() || last.Worker != r.next.Worker {
+		return fmt.Errorf("%w: report %d of session %s is to be followed in session %s", ErrWrongSession, last.Sequence, last.Session, r.next.Session)
+	}
+	r.signed, r.next.Sequence, r.next.Before = nil, last.Sequence+1, HashOf(signed)
+	return nil
+}
+
 // Count adds picks that the worker has answered.
 func (r *Reporter) Count(layer int, picks int64) error {
 	r.mu.Lock()
