@@ -43,7 +43,7 @@ var (
 // file is a database of one of two sorts, which understand the same statements and have the same schema. In
 // both one transaction writes at a time, whoever's it is, and sees all that was written before it.
 //
-// A SQLite file has two connections: the writer's, and one that reads. Other processes may have the same file
+// A SQLite file has three connections: the writer's, the checkpointer's, and one that reads. Other processes may have the same file
 // open; a writer waits up to five seconds for another.
 //
 // A name space in PostgreSQL is shared by several hubs, or several gateways. A writer begins by taking the
@@ -54,6 +54,7 @@ type file struct {
 	db   *sql.DB
 	lock *lock // of PostgreSQL; nil: SQLite
 	w    *writer
+	ck   *checkpointer // of SQLite
 
 	once sync.Once // of close
 
@@ -77,6 +78,9 @@ func openFile(ctx context.Context, path string, k kind, log *slog.Logger) (f *fi
 		texts: map[[2]int]string{},
 	}
 	go f.run()
+	if f.ck != nil {
+		go f.checkpoints()
+	}
 	return f, nil
 }
 
@@ -96,12 +100,13 @@ func openSQLite(ctx context.Context, path string, k kind) (_ *file, err error) {
 	if err := errors.Join(created.Chmod(0o600), created.Close()); err != nil {
 		return nil, fmt.Errorf("ledger: %w", err)
 	}
+	dataSync()
 	db, err := sql.Open("sqlite", dsn(path))
 	if err != nil {
 		return nil, fmt.Errorf("ledger: open %s: %w", path, err)
 	}
-	db.SetMaxOpenConns(2)
-	f := &file{path: path, db: db}
+	db.SetMaxOpenConns(3)
+	f := &file{path: path, db: db, ck: newCheckpointer()}
 	if err := f.prepare(ctx, k); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
@@ -119,9 +124,7 @@ func dsn(path string) string {
 			"busy_timeout(5000)", "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)", "temp_store(2)",
 			// 16 MB of pages: a transaction that does not fit writes pages twice.
 			"cache_size(-16000)",
-			// Who commits waits for the copying of the log now and then. 16 MB: a page that was written often since is
-			// copied once. SQLite's own 4 MB cost a hub a tenth of its receipts a second.
-			"wal_autocheckpoint(4000)",
+			"wal_autocheckpoint(0)", // see checkpointer
 		},
 	}
 	u := url.URL{Scheme: "file", Path: slashed, RawQuery: options.Encode()}
@@ -175,6 +178,9 @@ func (f *file) migrate(ctx context.Context, k kind, dialect goose.Dialect) error
 func (f *file) close() error {
 	f.once.Do(func() { close(f.w.quit) })
 	<-f.w.ended
+	if f.ck != nil {
+		<-f.ck.ended
+	}
 	return f.explain(f.db.Close())
 }
 
@@ -221,7 +227,7 @@ type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// snapshot has do read all as it is at one time, whatever others write meanwhile.
+// snapshot has do read all as it is at the time of its first query, whatever others write meanwhile.
 func (f *file) snapshot(ctx context.Context, do func(querier) error) error {
 	options := sql.TxOptions{ReadOnly: true}
 	if f.lock != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"time"
 
 	"kvasir/wire/seal"
@@ -166,6 +167,10 @@ func (h *Hub) enter(ctx context.Context, signed []byte, grant *seal.Grant) (Repo
 	return c.report, fresh, nil
 }
 
+// signatures are checked at a hub by as many as there are processors, in the order in which they come: who writes,
+// and all who wait for that, would else wait until hundreds of them are checked.
+var signatures = make(chan struct{}, runtime.GOMAXPROCS(0))
+
 // claim is a report that comes to a hub, after the checks that need no file.
 type claim struct {
 	report Report
@@ -175,6 +180,8 @@ type claim struct {
 }
 
 func claimed(signed []byte, grant *seal.Grant) (c claim, err error) {
+	signatures <- struct{}{}
+	defer func() { <-signatures }()
 	c = claim{signed: signed, grant: grant}
 	if c.report, err = Verify(signed); err == nil {
 		c.total, err = c.report.Total()

@@ -178,6 +178,7 @@ func (f *file) group(jobs []*job, care bool) (again bool, err error) {
 	}
 	t := &tx{f: f, step: step}
 	f.w.changed = false
+	f.copyRest(ctx)
 	if err := f.begin(ctx, t); err != nil {
 		return false, f.giveUp(ctx, err)
 	}
@@ -214,6 +215,7 @@ func (f *file) group(jobs []*job, care bool) (again bool, err error) {
 		return false, f.giveUp(ctx, err)
 	}
 	f.w.groups.Add(1)
+	f.written()
 	step("COMMIT")
 	return false, nil
 }
