@@ -1,6 +1,7 @@
 package place
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +38,27 @@ func TestPlanGivesWholeLayersBySpeed(t *testing.T) {
 	}
 	if p.Forecast.Bound != ByCompute {
 		t.Errorf("bound by %s of %s, want compute", p.Forecast.Bound, p.Forecast.Who)
+	}
+}
+
+// Speed goes before room: layers that all have room for go to those who are done with them first.
+func TestPlanGivesLayersToTheQuickNotToTheRoomy(t *testing.T) {
+	p := Make(big(), Backbone{Copies: 1}, []Worker{far("slow", 400*gib, 1e5), far("fast", 120*gib, 5e5)})
+	if slow, fast := len(p.Workers[0].Ranges), len(p.Workers[1].Ranges); slow+fast != 48 || fast < 38 || fast > 42 {
+		t.Errorf("of 48 layers %d are with the slow one and %d with one that is five times as fast", slow, fast)
+	}
+}
+
+// The layers at either end stay with the backbone, which has room for them, and count as its work.
+func TestPlanLeavesTheEndsAtHome(t *testing.T) {
+	w := Worker{Name: "w", Memory: 400 * gib, Rows: 1e7}
+	p := Make(big(), Backbone{Layer: time.Millisecond, Memory: 7 * gib, Rows: 4096e3, Home: 2}, []Worker{w})
+	if got, want := fmt.Sprint(p.Backbone), "[{0 0 256} {1 0 256} {46 0 256} {47 0 256}]"; got != want {
+		t.Errorf("the backbone has %s, want %s", got, want)
+	}
+	// 512 rows of 8 picks at 4,096,000 a second are a millisecond for each of the four.
+	if got := p.Forecast.Busiest; got != 52*time.Millisecond {
+		t.Errorf("the backbone works %v of a step, want 48 layers of 1 ms and 4 ms of experts", got)
 	}
 }
 
@@ -106,6 +128,9 @@ func TestForecastNamesWhatBinds(t *testing.T) {
 		{"the worker's download", Backbone{Layer: time.Millisecond},
 			Worker{Name: "w", Memory: 200 * gib, Rows: 1e7, Down: 1e6}, ByDownload, "w"},
 		{"the backbone's upload", Backbone{Layer: time.Millisecond, Up: 1e6}, far("w", 200*gib, 1e7), ByUpload, "backbone"},
+		{"the backbone's download", Backbone{Layer: time.Millisecond, Down: 1e6}, far("w", 200*gib, 1e7), ByDownload, "backbone"},
+		{"experts at home", Backbone{Layer: time.Millisecond, Memory: 4 * gib, Rows: 1e4, Home: 1}, far("w", 200*gib, 1e7),
+			ByAttention, "backbone"},
 		{"round trips", Backbone{Layer: time.Millisecond, Flights: 1}, far("w", 200*gib, 1e7), ByRoundTrips, "backbone"},
 		{"memory", Backbone{Layer: time.Millisecond, Sequences: 512}, far("w", 200*gib, 1e7), ByMemory, "backbone"},
 		{"experts nowhere", Backbone{Layer: time.Millisecond}, far("w", 20*gib, 1e7), ByMemory, "backbone"},
