@@ -54,10 +54,13 @@ func TestASlowReplicaIsAskedNowAndThen(t *testing.T) {
 		slow := d.Join("slow", newStub(100*time.Millisecond, 0, 0), mustAll(1, 32))
 		quick := d.Join("quick", newStub(10*time.Millisecond, 0, 0), mustAll(1, 32))
 		const calls = 1000
-		warm(t, d, calls)
-		n := slow.Stats().Dispatches
-		if n == 0 || n > calls/20 || n+quick.Stats().Dispatches != calls {
-			t.Errorf("the slow one was asked %d times of %d", n, calls)
+		for round := range 3 {
+			was, all := slow.Stats().Dispatches, quick.Stats().Dispatches
+			warm(t, d, calls)
+			n := slow.Stats().Dispatches - was
+			if n == 0 || n > calls/20 || n+quick.Stats().Dispatches-all != calls {
+				t.Errorf("round %d: the slow one was asked %d times of %d", round, n, calls)
+			}
 		}
 	})
 }
