@@ -25,56 +25,58 @@ func given(b *moe.Batch, to []int32) Choose {
 	return func(row int, _ []uint16, dst []int32) { copy(dst, to[b.First[row]:b.First[row+1]]) }
 }
 
-func TestSplitPutsEveryPickInOnePart(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		b, n, to := drawBatch(t)
-		parts, err := Split(b, n, given(b, to))
-		if err != nil {
-			t.Fatal(err)
+func TestSplitPutsEveryPickInOnePart(t *testing.T) { rapid.Check(t, everyPickIsInOnePart) }
+
+func FuzzSplit(f *testing.F) { f.Fuzz(rapid.MakeFuzz(everyPickIsInOnePart)) }
+
+func everyPickIsInOnePart(t *rapid.T) {
+	b, n, to := drawBatch(t)
+	parts, err := Split(b, n, given(b, to))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Walk the batch, and take each pick off the front of the row of its part.
+	at := make([]int, n+1)   // row of the part that is being walked
+	used := make([]int, n+1) // picks of it that have been found
+	byDest := make([]*Part, n+1)
+	for i := range parts {
+		p := &parts[i]
+		if i > 0 && parts[i-1].To >= p.To {
+			t.Fatalf("part for %d comes after part for %d", p.To, parts[i-1].To)
 		}
-		// Walk the batch, and take each pick off the front of the row of its part.
-		at := make([]int, n+1)   // row of the part that is being walked
-		used := make([]int, n+1) // picks of it that have been found
-		byDest := make([]*Part, n+1)
-		for i := range parts {
-			p := &parts[i]
-			if i > 0 && parts[i-1].To >= p.To {
-				t.Fatalf("part for %d comes after part for %d", p.To, parts[i-1].To)
-			}
-			if err := p.Batch.Validate(moe.MaxExperts); err != nil {
-				t.Fatalf("part for %d: %v", p.To, err)
-			}
-			if !slices.IsSorted(p.Rows) || len(slices.Compact(slices.Clone(p.Rows))) != len(p.Rows) {
-				t.Fatalf("part for %d has rows %v, want each once, ascending", p.To, p.Rows)
-			}
-			byDest[p.To+1] = p
+		if err := p.Batch.Validate(moe.MaxExperts); err != nil {
+			t.Fatalf("part for %d: %v", p.To, err)
 		}
-		for r := range b.Rows {
-			expert, weight := b.Picks(r)
-			for i, d := range to[b.First[r]:b.First[r+1]] {
-				p := byDest[d+1]
-				if p == nil || at[d+1] >= p.Batch.Rows || int(p.Rows[at[d+1]]) != r {
-					t.Fatalf("row %d is not in the part for %d", r, d)
-				}
-				e, w := p.Batch.Picks(at[d+1])
-				k := used[d+1]
-				if k >= len(e) || e[k] != expert[i] || w[k] != weight[i] {
-					t.Fatalf("row %d, pick %d is not in the part for %d", r, i, d)
-				}
-				if hashRow(p.Batch, at[d+1]) != hashRow(b, r) {
-					t.Fatalf("row %d has other values in the part for %d", r, d)
-				}
-				if used[d+1]++; used[d+1] == len(e) {
-					at[d+1], used[d+1] = at[d+1]+1, 0
-				}
-			}
+		if !slices.IsSorted(p.Rows) || len(slices.Compact(slices.Clone(p.Rows))) != len(p.Rows) {
+			t.Fatalf("part for %d has rows %v, want each once, ascending", p.To, p.Rows)
 		}
-		for d, p := range byDest {
-			if p != nil && (at[d] != p.Batch.Rows || used[d] != 0) {
-				t.Fatalf("part for %d has picks that the batch has not", d-1)
+		byDest[p.To+1] = p
+	}
+	for r := range b.Rows {
+		expert, weight := b.Picks(r)
+		for i, d := range to[b.First[r]:b.First[r+1]] {
+			p := byDest[d+1]
+			if p == nil || at[d+1] >= p.Batch.Rows || int(p.Rows[at[d+1]]) != r {
+				t.Fatalf("row %d is not in the part for %d", r, d)
+			}
+			e, w := p.Batch.Picks(at[d+1])
+			k := used[d+1]
+			if k >= len(e) || e[k] != expert[i] || w[k] != weight[i] {
+				t.Fatalf("row %d, pick %d is not in the part for %d", r, i, d)
+			}
+			if hashRow(p.Batch, at[d+1]) != hashRow(b, r) {
+				t.Fatalf("row %d has other values in the part for %d", r, d)
+			}
+			if used[d+1]++; used[d+1] == len(e) {
+				at[d+1], used[d+1] = at[d+1]+1, 0
 			}
 		}
-	})
+	}
+	for d, p := range byDest {
+		if p != nil && (at[d] != p.Batch.Rows || used[d] != 0) {
+			t.Fatalf("part for %d has picks that the batch has not", d-1)
+		}
+	}
 }
 
 func TestCombineOfAnySplitIsTheUnsplitSum(t *testing.T) {

@@ -87,8 +87,9 @@ func TestTheStragglerIsWhoWasAskedInVain(t *testing.T) {
 			if layers[0].Straggler != "bad" {
 				t.Errorf("hedge %v: the straggler of the layer is %s", hedge, layers[0].Straggler)
 			}
-			if lines, _, _ := w.Take(); lines[0].To != "bad" || lines[0].Lag == 0 {
-				t.Errorf("hedge %v: who was waited for most is %+v", hedge, lines[0])
+			lines, _, _ := w.Take()
+			if x := lines[0]; x.To != "bad" || x.Lag == 0 || x.Late != 1 || x.Failed != 1 {
+				t.Errorf("hedge %v: who was waited for most is %+v, want bad, late once and failed once", hedge, x)
 			}
 		})
 	}

@@ -49,6 +49,25 @@ func TestPlanGivesLayersToTheQuickNotToTheRoomy(t *testing.T) {
 	}
 }
 
+// What fits whole somewhere has its place before what must be divided takes the room.
+func TestPlanPlacesWholeLayersFirst(t *testing.T) {
+	m := Model{Layers: 2, Experts: 4, TopK: 1, ExpertBytes: []int64{3 << 20, 2 << 20}}
+	room := Worker{Memory: 11 << 20 / fillFifths * allFifths, Rows: 1e5}
+	a, b := room, room
+	a.Name, b.Name = "a", "b"
+	p := Make(m, Backbone{}, []Worker{a, b})
+	if len(p.Missing) > 0 {
+		t.Fatalf("%v are missing", p.Missing)
+	}
+	for _, w := range p.Workers {
+		for _, r := range w.Ranges {
+			if r.Layer == 1 && r != (Range{1, 0, 4}) {
+				t.Errorf("%s has %v of a layer that fits whole", w.Name, r)
+			}
+		}
+	}
+}
+
 // The layers at either end stay with the backbone, which has room for them, and count as its work.
 func TestPlanLeavesTheEndsAtHome(t *testing.T) {
 	w := Worker{Name: "w", Memory: 400 * gib, Rows: 1e7}
