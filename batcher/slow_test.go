@@ -1,9 +1,12 @@
 package batcher
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"kvasir/internal/moe"
 )
 
 // Before an executor far away no row waits for company, whatever a dispatch costs: what passes between two
@@ -61,6 +64,31 @@ func TestASlowReplicaIsAskedNowAndThen(t *testing.T) {
 			if n == 0 || n > calls/20 || n+quick.Stats().Dispatches-all != calls {
 				t.Errorf("round %d: the slow one was asked %d times of %d", round, n, calls)
 			}
+		}
+	})
+}
+
+// Who answers first ends the other, also where that is who was late.
+func TestAHedgeEndsWhenTheLateAnswerComes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hedges := 0
+		local := &fake{before: func(ctx context.Context, _ *moe.Batch) error {
+			hedges++
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+		a := newStub(10*time.Millisecond, 0, 0)
+		d := NewDispatcher(Options{Local: local})
+		m := d.Join("a", a, mustAll(1, 32))
+		warm(t, d, 60)
+		a.stall = func() time.Duration { return 15 * time.Millisecond }
+		began := time.Now()
+		warm(t, d, 1)
+		if took := time.Since(began); took != 25*time.Millisecond || hedges != 1 {
+			t.Errorf("the call took %v and was hedged %d times, want once and the 25 ms of the late answer", took, hedges)
+		}
+		if s, l := m.Stats(), d.Fallback().Stats(); s.Late != 0 || s.Answered != 61 || l.Failures != 0 || l.Void != 1 {
+			t.Errorf("the late one: %+v; the hedge: %+v", s.Counts, l.Counts)
 		}
 	})
 }
