@@ -160,10 +160,11 @@ func (e *Engine) begin(flights int, wanted func() int) error {
 			(e.model.SequenceBytes(1)-1)>>20+1, budget>>20)
 	}
 	e.pulse = newPulse(e.experts, e.model.Layers)
+	watch, _ := e.experts.(schedule.Watcher)
 	var err error
 	e.scheduler, err = schedule.New(schedule.Config{
 		Model: e.model, Memory: e.memory, Experts: e.pulse, Flights: flights, Wanted: wanted,
-		Sequences: e.options.Sequences, Waiting: e.options.Waiting, Mark: marked,
+		Sequences: e.options.Sequences, Waiting: e.options.Waiting, Mark: marked, Watch: watch,
 	})
 	return err
 }

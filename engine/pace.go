@@ -15,7 +15,8 @@ import (
 const maxFlights = 16
 
 // pace finds out how many micro-batches are to be under way: as few as hide the time that experts are away,
-// so that each is as large as can be. It is the executor before the swarm, which it shows to a pilot.
+// so that each is as large as can be. It is the executor before the swarm, which it shows to a pilot, and is
+// told by the scheduler of each micro-batch.
 type pace struct {
 	next  moe.Experts
 	pilot *batcher.Pilot
@@ -25,11 +26,14 @@ type pace struct {
 	last map[context.Context]step // by micro-batch: each has a context of its own
 }
 
-// step is the end of a micro-batch's last call.
+// step is the end of a micro-batch's last call; its beginning is that of layer begun.
 type step struct {
 	layer int
 	at    time.Time
 }
+
+// begun stands for what is before the first layer.
+const begun = -1
 
 // maxSteps bounds what is remembered of micro-batches that have ended.
 const maxSteps = 4 * maxFlights
@@ -38,26 +42,46 @@ func newPace(next moe.Experts, pilot *batcher.Pilot) *pace {
 	return &pace{next: next, pilot: pilot, last: map[context.Context]step{}}
 }
 
+// Begin implements schedule.Watcher.
+func (p *pace) Begin(ctx context.Context) { p.reach(ctx, begun) }
+
 // Forward implements moe.Experts. What passes between the answer of one layer and the call for the next is the
-// backbone's own time.
+// backbone's own time, and so is what passes before the first, though it be not layer 0.
 func (p *pace) Forward(ctx context.Context, b *moe.Batch, out *moe.Partials) error {
 	layer := b.Layer
 	p.mu.Lock()
 	before, ok := p.last[ctx]
 	p.mu.Unlock()
-	if ok && before.layer == layer-1 {
+	if ok && (before.layer == layer-1 || before.layer == begun) {
 		own := time.Since(before.at)
 		p.pilot.Own(layer, own)
 		p.tap.own(layer, own)
 	}
 	err := p.next.Forward(ctx, b, out)
+	p.reach(ctx, layer)
+	return err
+}
+
+// reach notes how far a micro-batch is.
+func (p *pace) reach(ctx context.Context, layer int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.last) >= maxSteps {
 		clear(p.last)
 	}
 	p.last[ctx] = step{layer, time.Now()}
-	return err
+}
+
+// End implements schedule.Watcher. The head, and the choice of tokens, are the backbone's own too: they count as
+// what is before a layer after the last.
+func (p *pace) End(ctx context.Context, err error) {
+	p.mu.Lock()
+	last, ok := p.last[ctx]
+	delete(p.last, ctx)
+	p.mu.Unlock()
+	if ok && err == nil && last.layer != begun {
+		p.pilot.Own(last.layer+1, time.Since(last.at))
+	}
 }
 
 // marked is schedule.Config's Mark: the rows of a micro-batch of batch jobs alone wait in the lanes of workers for

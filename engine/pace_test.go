@@ -73,6 +73,61 @@ func TestFlightsHideWhatIsAwayAndNoMore(t *testing.T) {
 	})
 }
 
+// distant is delayed, and tells that all of it is the way there and back.
+type distant struct{ delayed }
+
+func (d distant) ForwardTimed(ctx context.Context, b *moe.Batch, out *moe.Partials, times *batcher.Times) error {
+	times.Out, times.Back = time.Duration(d.delayed)/2, time.Duration(d.delayed)/2
+	return d.Forward(ctx, b, out)
+}
+
+// TestAllThatTheBackboneDoesSetsThePace has as much to do before the first layer, and for the head, as before each
+// other layer: the more it has to do, the fewer micro-batches hide what is away.
+func TestAllThatTheBackboneDoesSetsThePace(t *testing.T) {
+	for _, first := range []int{0, 2} { // layers before it have no experts to route to
+		synctest.Test(t, func(t *testing.T) {
+			pilot := &batcher.Pilot{}
+			d := batcher.NewDispatcher(batcher.Options{Trace: pilot.Call})
+			all, err := batcher.All(8, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.Join("far", distant{delayed(80 * time.Millisecond)}, all)
+			p := newPace(d, pilot)
+			for i := range 20 {
+				p.Begin(t.Context())
+				for layer := first; layer < first+4; layer++ {
+					b, err := moe.NewBatch(moe.Shape{Layer: layer, Hidden: 256, Format: moe.RowQ8K}, 1, 1)
+					if err != nil {
+						t.Fatal(err)
+					}
+					b.Grow([]uint16{0}, []float32{1})
+					time.Sleep(30 * time.Millisecond)
+					if i == 10 && layer == first+2 { // it fails, which says nothing
+						break
+					}
+					if err := p.Forward(t.Context(), b, &moe.Partials{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if i == 10 {
+					p.End(t.Context(), moe.ErrInvalid)
+					continue
+				}
+				time.Sleep(30 * time.Millisecond)
+				p.End(t.Context(), nil)
+			}
+			// Own 5 x 30 ms, away 4 x 80 ms. Without the first and the head it would be 5.
+			if n := p.wanted(); n != 4 {
+				t.Errorf("%d flights wanted, want 4", n)
+			}
+			if len(p.last) > 0 {
+				t.Errorf("%d micro-batches are remembered that have ended", len(p.last))
+			}
+		})
+	}
+}
+
 // TestBatchJobsLetOthersGoFirst has a worker busy, and rows of a batch job and of somebody who looks on waiting in
 // its lane: the job came first, and goes last.
 func TestBatchJobsLetOthersGoFirst(t *testing.T) {

@@ -40,6 +40,7 @@ type fake struct {
 	known   int                                            // tokens that every resume finds
 	wanted  func() int                                     // flights; may be nil
 	mark    func(context.Context, Class) context.Context   // may be nil
+	watch   Watcher                                        // may be nil
 
 	mu       sync.Mutex
 	budget   int64
@@ -209,7 +210,7 @@ func newFake(t *testing.T, f *fake, l limits, retries int) *Scheduler {
 	if f.budget == 0 {
 		f.budget = 1 << 40
 	}
-	s := start(f, sh, l, &Config{Retries: retries, Wanted: f.wanted, Mark: f.mark})
+	s := start(f, sh, l, &Config{Retries: retries, Wanted: f.wanted, Mark: f.mark, Watch: f.watch})
 	t.Cleanup(func() {
 		if err := s.Close(context.Background()); err != nil {
 			t.Error(err)

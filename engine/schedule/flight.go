@@ -36,7 +36,7 @@ type pick struct {
 // fly runs until the scheduler is closed and nothing is left.
 func (f *flight) fly() {
 	for f.take() {
-		err := f.s.back.forward(f.marked[f.class], f.steps)
+		err := f.forward()
 		if err == nil {
 			f.fork()
 		}
@@ -45,6 +45,18 @@ func (f *flight) fly() {
 	if f.cancel != nil {
 		f.cancel()
 	}
+}
+
+// forward computes the micro-batch.
+func (f *flight) forward() error {
+	ctx, w := f.marked[f.class], f.s.watch
+	if w == nil {
+		return f.s.back.forward(ctx, f.steps)
+	}
+	w.Begin(ctx)
+	err := f.s.back.forward(ctx, f.steps)
+	w.End(ctx, err)
+	return err
 }
 
 // take waits for the next micro-batch. It returns false when there will be none.

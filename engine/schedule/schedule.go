@@ -69,9 +69,17 @@ type Config struct {
 	// Mark makes of a context that of micro-batches of a class, for who computes experts to see. A micro-batch
 	// is of class Interactive when one of its sequences is. nil: the context says nothing.
 	Mark      func(ctx context.Context, c Class) context.Context
-	Sequences int // that run at once, and so the most choices of a request; 512 by default
-	Waiting   int // requests that wait to be admitted; 1024 by default
-	Retries   int // of a choice whose micro-batch the experts could not run; none by default
+	Watch     Watcher // is told of every micro-batch; nil: nobody is
+	Sequences int     // that run at once, and so the most choices of a request; 512 by default
+	Waiting   int     // requests that wait to be admitted; 1024 by default
+	Retries   int     // of a choice whose micro-batch the experts could not run; none by default
+}
+
+// Watcher is told when a micro-batch begins its way through the layers, and when it has ended. The context is
+// that of its experts, and of one micro-batch at a time.
+type Watcher interface {
+	Begin(ctx context.Context)
+	End(ctx context.Context, err error)
 }
 
 // Defaults of Config.
@@ -149,6 +157,7 @@ type Scheduler struct {
 	retries int
 	wanted  func() int                                   // nil: all flights
 	mark    func(context.Context, Class) context.Context // may be nil
+	watch   Watcher                                      // likewise
 	wg      sync.WaitGroup                               // of flights
 
 	mu       sync.Mutex // before Stream.mu and the memory's
@@ -181,7 +190,7 @@ func New(c Config) (*Scheduler, error) {
 
 func start(b backend, sh shape, l limits, c *Config) *Scheduler {
 	s := &Scheduler{
-		back: b, shape: sh, retries: c.Retries, wanted: c.Wanted, mark: c.Mark,
+		back: b, shape: sh, retries: c.Retries, wanted: c.Wanted, mark: c.Mark, watch: c.Watch,
 		core:     core{limits: l, bytes: b.bytes},
 		requests: map[*request]struct{}{},
 		drained:  make(chan struct{}),

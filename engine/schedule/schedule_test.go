@@ -214,40 +214,6 @@ func TestFlightsAreUnderWayTogether(t *testing.T) {
 	})
 }
 
-// A request that comes while as many micro-batches are under way as are wanted waits for the next: each that is
-// more would make the others smaller.
-func TestNoMoreFlightsThanAreWanted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		before, next := held()
-		var under, wanted atomic.Int32
-		wanted.Store(1)
-		f := &fake{wanted: func() int { return int(wanted.Load()) }}
-		f.before = func(ctx context.Context, steps []*step) error {
-			under.Add(1)
-			defer under.Add(-1)
-			return before(ctx, steps)
-		}
-		s := newFake(t, f, limits{flights: 3}, 0)
-		for range 4 {
-			submit(t, s, one(5, 1))
-			synctest.Wait()
-		}
-		if got := under.Load(); got != 1 {
-			t.Errorf("%d micro-batches are under way, and 1 is wanted", got)
-		}
-		wanted.Store(2)
-		submit(t, s, one(5, 1))
-		synctest.Wait()
-		if got := under.Load(); got != 2 {
-			t.Errorf("%d micro-batches are under way, and 2 are wanted", got)
-		}
-		for under.Load() > 0 {
-			next <- nil
-			synctest.Wait()
-		}
-	})
-}
-
 func TestFlightsAreAsManyAsAreWanted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		before, next := held()
