@@ -126,3 +126,21 @@ func TestFilesAndBatchesBelongToTheirKey(t *testing.T) {
 		t.Errorf("one's own: status %d: %s", status, text)
 	}
 }
+
+// TestSecondServerOfAHomeSaysWhereBatchesAre has two servers of one home folder: its batch jobs are the first one's.
+func TestSecondServerOfAHomeSaysWhereBatchesAre(t *testing.T) {
+	home := engine.Home(t.TempDir())
+	first := newServedNode(t, home, "127.0.0.1:0", engine.DoorOptions{})
+	second := newServedNode(t, home, "127.0.0.1:0", engine.DoorOptions{})
+	if status, text := first.ask("GET", "/v1/batches", "", ""); status != http.StatusOK {
+		t.Errorf("status %d: %s", status, text)
+	}
+	for _, path := range []string{"/v1/batches", "/v1/files", "/v1/batches/x/cancel"} {
+		if status, text := second.ask("GET", path, "", ""); status != http.StatusServiceUnavailable || !strings.Contains(text, "another process") {
+			t.Errorf("%s of the second: status %d: %s", path, status, text)
+		}
+	}
+	if status, text := second.ask("POST", "/v1/completions", "", `{"prompt":"a","max_tokens":1}`); status != http.StatusOK {
+		t.Errorf("the second has status %d: %s", status, text)
+	}
+}

@@ -29,6 +29,8 @@ func (n *ServeNode) openBatches(o ServeOptions, g *access.Guard) (err error) {
 			return err
 		}
 		if ours, err := n.lockBatches(dir, o); err != nil || !ours {
+			n.handler.Handle("/v1/files", http.HandlerFunc(elsewhere))
+			n.handler.Handle("/v1/batches", http.HandlerFunc(elsewhere))
 			return err
 		}
 	}
@@ -43,6 +45,11 @@ func (n *ServeNode) openBatches(o ServeOptions, g *access.Guard) (err error) {
 	n.handler.Handle("/v1/files", h)
 	n.handler.Handle("/v1/batches", h)
 	return nil
+}
+
+// elsewhere answers where another process serves the batch jobs.
+func elsewhere(w http.ResponseWriter, _ *http.Request) {
+	serve.Refuse(w, http.StatusServiceUnavailable, "", "the batch jobs of this server are served by another process of the same home folder: ask that one")
 }
 
 // lockBatches takes the batch jobs of a home folder for this process, unless another has them.

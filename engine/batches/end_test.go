@@ -1,13 +1,16 @@
 package batches
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -219,5 +222,35 @@ func testEditorsMayMarkAFileAndEndItsLinesTheirWay(t *testing.T, kind string) {
 	text := "\ufeff" + strings.ReplaceAll(input(3, numbered), "\n", "\r\n") + "\r\n  \r\n"
 	if b := wait(t, s, create(t, s, strings.TrimSuffix(text, "\n")).ID); b.Status != Completed || b.Completed != 3 {
 		t.Errorf("%+v", b)
+	}
+}
+
+// TestLostInputIsToldWithoutItsFolder has the input of a batch vanish under it. Its client learns what is wrong,
+// and nothing of where the server keeps its files.
+func TestLostInputIsToldWithoutItsFolder(t *testing.T) {
+	var log bytes.Buffer
+	dir := folder(t, "sqlite")
+	e := newEcho()
+	e.hold = make(chan struct{})
+	s, err := Open(t.Context(), dir, Options{Answerer: e, Now: fixed, Groups: 1, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := create(t, s, input(5*groupLines, numbered))
+	for e.began.Load() == 0 {
+		runtime.Gosched() // the first group has its file open
+	}
+	if err := os.Remove(s.path(b.Input)); err != nil {
+		t.Fatal(err)
+	}
+	close(e.hold)
+	b = wait(t, s, b.ID)
+	closeStore(t, s)
+	if b.Status != Failed || b.Completed != groupLines || len(b.Validation) != 1 || strings.Contains(b.Validation[0].Message, dir) ||
+		!strings.Contains(b.Validation[0].Message, "gone or damaged") {
+		t.Errorf("%+v", b)
+	}
+	if strings.Contains(log.String(), "held up") || !strings.Contains(log.String(), dir) {
+		t.Errorf("the log has\n%s", &log)
 	}
 }

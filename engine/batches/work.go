@@ -114,12 +114,11 @@ func (retry) NextRetry(job *rivertype.JobRow) time.Time {
 func (s *Store) group(ctx context.Context, g groupArgs) error {
 	ctx, leave := s.enter(ctx, g.Batch) // first, so that an end after the next line is heard of
 	defer leave()
-	b, err := s.Batch(ctx, g.Batch)
-	if err != nil || b.Status != InProgress {
-		return err
-	}
-	list, err := s.open(ctx, g)
-	if err != nil {
+	b, list, err := s.undone(ctx, g)
+	switch {
+	case ctx.Err() != nil:
+		return s.stopped(ctx, g.Batch)
+	case err != nil || b.Status != InProgress:
 		return err
 	}
 	in, err := os.Open(s.path(b.Input))
@@ -142,12 +141,25 @@ func (s *Store) group(ctx context.Context, g groupArgs) error {
 	return errors.Join(errs...)
 }
 
+// undone returns the batch of a group, and those of its lines that have no answer.
+func (s *Store) undone(ctx context.Context, g groupArgs) (b *Batch, list []place, err error) {
+	if b, err = s.Batch(ctx, g.Batch); err != nil || b.Status != InProgress {
+		return b, nil, err
+	}
+	list, err = s.open(ctx, g)
+	return b, list, err
+}
+
 // lost ends a batch whose input is no longer what was checked.
 func (s *Store) lost(ctx context.Context, batch string, why error) error {
 	if ctx.Err() != nil {
 		return s.stopped(ctx, batch)
 	}
 	s.o.Log.Error("a batch ends, since its file is gone or damaged", "batch", batch, "err", why)
+	var path *fs.PathError
+	if errors.As(why, &path) {
+		why = path.Err // where it lies is for the log's readers
+	}
 	text, err := json.Marshal([]LineError{{Code: codes[Failed], Message: "the input file is gone or damaged: " + why.Error()}})
 	if err != nil {
 		return fmt.Errorf("batches: %w", err)

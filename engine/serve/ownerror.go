@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 )
 
 // ownHead stands in answers that net/http gives of its own accord, and in no others.
@@ -22,7 +23,11 @@ func ownError(p []byte) []byte {
 	if err != nil || status < http.StatusBadRequest {
 		return nil
 	}
-	why := "the request is not HTTP as it should be: " + string(text)
+	why := "the request is not HTTP as it should be"
+	rest := strings.TrimPrefix(string(text), fmt.Sprintf("%d %s", status, http.StatusText(status)))
+	if rest = strings.TrimPrefix(rest, ": "); rest != "" {
+		why += ": " + rest
+	}
 	if status == http.StatusRequestHeaderFieldsTooLarge {
 		why = fmt.Sprintf("the head of the request has more than %d bytes", headBytes)
 	}
