@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"kvasir/engine/chat"
 	"kvasir/engine/grammar"
@@ -87,6 +88,7 @@ type Piece struct {
 	Choice int
 	Text   string       // may be empty
 	Token  sample.Token // the token, unless Last
+	Begin  int          // characters of the choice before the token, some of which may be held back
 	Last   bool         // after all tokens: what was held back
 	Stop   string       // with Last, why the choice ended
 	More   bool         // what follows is known already, or there is nothing
@@ -217,6 +219,7 @@ type chooser struct {
 	sampler *sample.Sampler
 	stream  *tokenizer.Stream
 	stops   *sample.Stops
+	runes   int             // of all text so far, also of what may yet be a stop text; for Next
 	heard   int             // tokens that hear has had
 	text    strings.Builder // what it has handed out
 	at      time.Time       // when the last of them was chosen
@@ -231,6 +234,7 @@ type chooser struct {
 // made is what came of one token.
 type made struct {
 	token sample.Token
+	begin int // characters of the text before it
 	text  string
 	stop  string // why it is the last; empty: it is not
 	at    time.Time
@@ -272,7 +276,7 @@ func (c *chooser) Next(logits []float32, pos int) (int32, bool, error) {
 	if c.detail {
 		t.Top = append([]sample.Candidate(nil), t.Top...)
 	}
-	m := made{token: t, at: time.Now()}
+	m := made{token: t, begin: c.runes, at: time.Now()}
 	switch {
 	case c.e.tokens.IsEnd(t.ID):
 		m.stop = StopEnd
@@ -280,7 +284,9 @@ func (c *chooser) Next(logits []float32, pos int) (int32, bool, error) {
 		m.stop = StopText
 	default:
 		var found bool
-		if m.text, found = c.stops.Push(c.stream.Push(t.ID)); found {
+		text := c.stream.Push(t.ID)
+		c.runes += utf8.RuneCountInString(text)
+		if m.text, found = c.stops.Push(text); found {
 			m.stop = StopText
 		} else if c.sampler.Done() {
 			m.stop = StopEnd
@@ -308,7 +314,7 @@ func (c *chooser) hear(to *Choice, event schedule.Event, more bool, emit func(Pi
 		}
 		c.text.WriteString(m.text)
 		to.Text = c.text.String()
-		if err := emit(Piece{Choice: c.index, Text: m.text, Token: m.token, More: more || event.Final != schedule.More, At: m.at}); err != nil {
+		if err := emit(Piece{Choice: c.index, Text: m.text, Token: m.token, Begin: m.begin, More: more || event.Final != schedule.More, At: m.at}); err != nil {
 			return err
 		}
 	}

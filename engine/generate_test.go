@@ -152,6 +152,26 @@ func TestLogprobsAreOfTheChosenTokens(t *testing.T) {
 
 // TestTypedControlTokensStayText asks with the text of control tokens in a message: the prompt must not
 // have one more of them.
+// TestTokensKnowWhereTheyBegin has a text held back that might become a stop text: the tokens after it begin where
+// they would without.
+func TestTokensKnowWhereTheyBegin(t *testing.T) {
+	e := open(t, "")
+	for _, stop := range [][]string{nil, {"rX"}, {" ParX", "s.X"}, {"ris"}} {
+		p := sample.Defaults()
+		p.Logprobs = true
+		var got []int
+		_, err := e.Generate(t.Context(), engine.Request{Prompt: "The capital of France is", Tokens: 3, Sampling: &p, Stop: stop}, func(p engine.Piece) error {
+			if !p.Last {
+				got = append(got, p.Begin)
+			}
+			return nil
+		})
+		if want := []int{0, 2, 4}; err != nil || !slices.Equal(got, want) { // " P", "ar", "is"
+			t.Errorf("stop %q: tokens begin at %v, %v; want %v", stop, got, err, want)
+		}
+	}
+}
+
 func TestTypedControlTokensStayText(t *testing.T) {
 	e := open(t, "")
 	count := func(content string) (n int) {

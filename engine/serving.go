@@ -48,6 +48,7 @@ func (g generator) Generate(ctx context.Context, r serve.Request, emit func(serv
 			m.EndChoice(p.Choice, reason(p.Stop))
 		case r.Sampling.Logprobs:
 			out.Token = g.logprob(p.Token)
+			out.Token.At = p.Begin
 		}
 		if !p.Last {
 			counts[p.Choice]++

@@ -1,5 +1,7 @@
 package serve
 
+import "unicode/utf8"
+
 // plainLogs are the log probabilities of a completion.
 type plainLogs struct {
 	Tokens  []string             `json:"tokens"`
@@ -25,8 +27,8 @@ type chatLog struct {
 // are new.
 func (a *reply) logprobs(i int) any {
 	c := a.choices[i]
-	logs, at := c.logs, c.at
-	c.logs, c.at = nil, nil
+	logs := c.logs
+	c.logs = nil
 	if len(logs) == 0 {
 		return nil
 	}
@@ -42,13 +44,13 @@ func (a *reply) logprobs(i int) any {
 		}
 		return out
 	}
-	out := &plainLogs{Offsets: at}
+	out := &plainLogs{}
+	before := 0
 	if a.ask.echo {
-		for k := range at {
-			at[k] += len([]rune(a.prompt(i)))
-		}
+		before = utf8.RuneCountInString(a.prompt(i))
 	}
 	for _, l := range logs {
+		out.Offsets = append(out.Offsets, before+l.At)
 		out.Tokens, out.Logs = append(out.Tokens, string(l.Text)), append(out.Logs, l.Logprob)
 		top := map[string]float32{}
 		for _, t := range l.Top {

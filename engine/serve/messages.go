@@ -86,7 +86,10 @@ func content(raw json.RawMessage) (text string, err error) {
 	if !isNull(raw) && json.Unmarshal(raw, &text) == nil {
 		return text, nil
 	}
-	var parts []struct{ Type, Text string }
+	var parts []struct {
+		Type string
+		Text *string
+	}
 	if isNull(raw) || json.Unmarshal(raw, &parts) != nil {
 		return "", errors.New("content: want text, or a list of parts")
 	}
@@ -94,7 +97,10 @@ func content(raw json.RawMessage) (text string, err error) {
 		if p.Type != "text" && p.Type != "input_text" && p.Type != "output_text" {
 			return "", &cannotError{fmt.Sprintf("content of type %.40q: this server reads text", p.Type)}
 		}
-		text += p.Text
+		if p.Text == nil {
+			return "", errors.New("content: a part of it has no text")
+		}
+		text += *p.Text
 	}
 	return text, nil
 }

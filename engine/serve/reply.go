@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"sync"
-	"unicode/utf8"
 
 	"kvasir/engine/chat"
 )
@@ -70,9 +69,7 @@ func newUsage(r Result) *usage {
 type choiceState struct {
 	split *chat.Reply // of a chat
 	calls int         // so far
-	runes int         // of its text so far
 	logs  []Logprob   // that no chunk has carried yet
-	at    []int       // where in the text they begin
 }
 
 // prepare makes what the choices need. The error is the generator's.
@@ -140,9 +137,8 @@ type delta struct {
 func (a *reply) take(p Piece) []delta {
 	c := a.choices[p.Choice]
 	if p.Token != nil {
-		c.logs, c.at = append(c.logs, *p.Token), append(c.at, c.runes)
+		c.logs = append(c.logs, *p.Token)
 	}
-	c.runes += utf8.RuneCountInString(p.Text)
 	a.deltas = a.deltas[:0]
 	if c.split == nil {
 		if p.Text != "" {

@@ -90,6 +90,7 @@ type Piece struct {
 // Logprob is a token with its log probability.
 type Logprob struct {
 	Text    []byte // not always whole characters
+	At      int    // characters of the choice before it
 	Logprob float32
 	Top     []Logprob // the likeliest ones in its place
 }

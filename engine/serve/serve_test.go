@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"kvasir/engine/chat"
 )
@@ -49,13 +50,15 @@ func (f *fake) Generate(ctx context.Context, r Request, emit func(Piece) error) 
 	res := Result{Prompt: 7}
 	for i := range r.Choices {
 		out := Outcome{}
+		at := 0
 		for _, word := range strings.SplitAfter(strings.TrimSpace(text), " ") {
 			if out.Length = r.Tokens > 0 && out.Tokens == r.Tokens; out.Length {
 				break
 			}
 			p := Piece{Choice: i, Text: word}
 			if r.Sampling.Logprobs {
-				p.Token = &Logprob{Text: []byte(word), Logprob: -0.5}
+				p.Token = &Logprob{Text: []byte(word), At: at, Logprob: -0.5}
+				at += utf8.RuneCountInString(word)
 				for range r.Sampling.Top {
 					p.Token.Top = append(p.Token.Top, Logprob{Text: []byte("ü")[:1], Logprob: -1})
 				}
@@ -267,6 +270,7 @@ func TestWhatCannotBeDoneIsRefusedByName(t *testing.T) {
 		{"long metadata", "responses", `{"input":"x","metadata":{"a":"` + strings.Repeat("x", 513) + `"}}`, 400, "metadata", "512"},
 		{"bias of nothing", "completions", p(`"logit_bias":{"5":null}`), 400, "logit_bias", "numbers"},
 		{"stop token of nothing", "completions", p(`"stop_token_ids":[null]`), 400, "stop_token_ids", "whole numbers"},
+		{"part without text", "chat/completions", `{"messages":[{"role":"user","content":[{"type":"text"}]}]}`, 400, "messages", "no text"},
 		{"no such path", "embeddings", `{}`, 404, "", "not answered here"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
