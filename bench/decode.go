@@ -135,12 +135,7 @@ func (d Decode) Run(ctx context.Context, o Observer[Report, Result]) (*Report, e
 		Repeat: d.Pairs, Batches: []int{}, Rounds: []int{},
 	}}
 	r.d.settings(&r.report.Settings)
-	path, remove, err := d.file(ctx, o.progress)
-	if err != nil {
-		return &r.report, err
-	}
-	defer remove()
-	if r.rig, err = loadModel(path); err != nil {
+	if r.rig, err = d.open(ctx, o.progress); err != nil {
 		return &r.report, err
 	}
 	defer r.rig.close()
@@ -154,7 +149,7 @@ func (d Decode) Run(ctx context.Context, o Observer[Report, Result]) (*Report, e
 	}
 	r.schedule.begin(r.elapsed())
 	r.start = time.Now()
-	err = r.measure(ctx)
+	err = r.measure(ctx, r)
 	r.finish()
 	return &r.report, err
 }
@@ -242,62 +237,17 @@ func (r *decodeRun) decoderOf(w *way, n int) (*decoder, error) {
 	return d, nil
 }
 
-// measure runs all batches.
-func (r *decodeRun) measure(ctx context.Context) error {
-	s := &r.schedule
-	for i, n := range s.batches {
-		if s.skip(n, r.elapsed()) {
-			r.report.Settings.LeftOut = append(r.report.Settings.LeftOut, n)
-			continue
-		}
-		if err := r.measureBatch(ctx, i, n); err != nil {
-			return fmt.Errorf("%s: %w", modelPointName(decoding, n), err)
-		}
+func (r *decodeRun) name(n int) string { return modelPointName(decoding, n) }
+
+func (r *decodeRun) begin(ctx context.Context, n int) ([]*way, error) { return r.ways, r.warm(ctx, n) }
+
+func (r *decodeRun) end() {
+	for _, d := range r.fed {
+		d.turns.close()
 	}
-	r.o.progress(1, "done")
-	return nil
+	clear(r.fed)
 }
 
-func (r *decodeRun) measureBatch(ctx context.Context, i, n int) error {
-	s := &r.schedule
-	defer func() {
-		for _, d := range r.fed {
-			d.turns.close()
-		}
-		clear(r.fed)
-	}()
-	name := modelPointName(decoding, n)
-	r.o.progress(s.share(i), name+", warming up")
-	if err := r.warm(ctx, n); err != nil {
-		return err
-	}
-	m := &measuring{ways: r.ways, tallies: make([]tally, len(r.ways)), reads: n <= memoryRows && r.readable()}
-	for k := range m.tallies {
-		m.tallies[k].identical = true
-	}
-	before := r.limits(m.reads)
-	var last time.Duration
-	for round := 0; s.again(n, round, last, r.elapsed()) && !m.settled(s.repeat); round++ {
-		start := time.Now()
-		for turn := range r.ways {
-			k := (round + turn) % len(r.ways)
-			r.o.progress(s.share(i)+(s.share(i+1)-s.share(i))*r.fraction(i), fmt.Sprintf("%s, round %d, %s", name, round+1, r.ways[k].label()))
-			if err := r.generate(ctx, r.ways[k], n, &m.tallies[k]); err != nil {
-				return err
-			}
-		}
-		after := r.limits(m.reads)
-		m.pairs = append(m.pairs, pair{before: before, after: after})
-		before, last = after, time.Since(start)
-	}
-	s.done(n, last)
-	r.report.Settings.Batches = append(r.report.Settings.Batches, n)
-	r.report.Settings.Rounds = append(r.report.Settings.Rounds, len(m.pairs))
-	r.addSteps(m, n)
-	return nil
-}
-
-// readable reports whether the model is too large for caches, and is read here.
 func (r *decodeRun) readable() bool { return r.m.Worker == Speed{} && r.rig.file.Size >= readLeast }
 
 // warm runs each way once, and finds out how many micro-batches hide it.
@@ -314,7 +264,7 @@ func (r *decodeRun) warm(ctx context.Context, n int) error {
 			return err
 		}
 		var t tally
-		if err := r.generate(ctx, w, n, &t); err != nil {
+		if err := r.take(ctx, w, n, &t); err != nil {
 			return err
 		}
 		if alone = t.times[0]; w.kind == local {
@@ -324,8 +274,8 @@ func (r *decodeRun) warm(ctx context.Context, n int) error {
 	return nil
 }
 
-// generate has the sequences of a way make tokens, once.
-func (r *decodeRun) generate(ctx context.Context, w *way, n int, t *tally) error {
+// take has the sequences of a way make tokens, once.
+func (r *decodeRun) take(ctx context.Context, w *way, n int, t *tally) error {
 	d := r.fed[w]
 	prompts := r.prompts[:n*max(1, w.flights)]
 	var out, back int64
@@ -366,57 +316,29 @@ func (r *decodeRun) stubTime(n int) time.Duration {
 	return time.Duration(r.hi-r.lo) * r.m.Worker.of(n*r.d.TopK, r.d.TopK)
 }
 
-// addSteps makes results of the rounds of a batch.
-func (r *decodeRun) addSteps(m *measuring, n int) {
-	kept, noisy := m.kept()
-	for k, w := range m.ways {
-		x := r.result(w, n, &m.tallies[k], kept)
-		x.Pairs, x.Dropped, x.noisy, x.Allocs = len(m.pairs), len(m.pairs)-len(keep(m.pairs, m.reads)), noisy, nil
-		if w.kind != local {
-			var share []float64
-			for _, i := range kept {
-				var least time.Duration
-				least, x.Bound = r.stepBound(n, m.tallies[0].times[i], x.BytesOut, x.BytesBack)
-				share = append(share, least.Seconds()/m.tallies[k].times[i].Seconds())
-			}
-			x.Roofline = round(middle(share))
-		}
-		if w.kind == far {
-			x.RTTOverhead = r.overhead(m, k, kept)
-		}
-		if !m.tallies[k].identical {
-			x.Identical = new(false)
-		}
-		r.report.Results = append(r.report.Results, x)
-		r.o.row(x)
+func (r *decodeRun) bounded(x *Result, m *measuring, k int, kept []int) {
+	x.Allocs = nil // the scheduler's are among them
+	if !m.tallies[k].identical {
+		x.Identical = new(false)
+	}
+	if m.ways[k].kind != local {
+		x.share(m, k, kept, func(home time.Duration) slowest { return r.stepBound(x.Batch, home, x.BytesOut, x.BytesBack) })
 	}
 }
 
 // Bounds of a step beside those of a dispatch.
 const boundBackbone = "the backbone"
 
-// stepBound is the least time from one step of a micro-batch to the next. A step here, with all experts, takes
-// home. Workers that compute share this machine's processors with the backbone: together they cannot take less.
-func (r *decodeRun) stepBound(n int, home time.Duration, outRow, backRow float64) (time.Duration, string) {
-	least, who := home, "this machine's processors"
+// stepBound is the slowest part of a step of a micro-batch. A step here, with all experts, takes home. Workers that
+// compute share this machine's processors with the backbone: together they cannot take less.
+func (r *decodeRun) stepBound(n int, home time.Duration, outRow, backRow float64) slowest {
+	s := slowest{home, "this machine's processors"}
 	if stubs := r.stubTime(n); stubs > 0 {
-		least, who = max(0, home-stubs), boundBackbone
-		if one := stubs / time.Duration(r.m.Workers); one > least {
-			least, who = one, boundWork
-		}
+		s = slowest{max(0, home-stubs), boundBackbone}
+		s.part(stubs/time.Duration(r.m.Workers), boundWork)
 	}
-	line := func(bytes float64, rate Rate, name string) {
-		if rate == 0 {
-			return
-		}
-		rows := float64(n*(r.hi-r.lo)) / float64(r.m.Workers)
-		if took := time.Duration(8 * bytes * rows / float64(rate) * float64(time.Second)); took > least {
-			least, who = took, name
-		}
-	}
-	line(outRow, r.m.Line.Down, boundOut)
-	line(backRow, r.m.Line.Up, boundBack)
-	return least, who
+	s.lines(r.m.Line, float64(n*(r.hi-r.lo))/float64(r.m.Workers), outRow, backRow)
+	return s
 }
 
 // checkModelMemory refuses a model that this machine has no room for.

@@ -64,7 +64,7 @@ func TestDecodeSeesOtherTokens(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer d.turns.close()
-		if err := r.generate(t.Context(), x.w, 1, x.t); err != nil {
+		if err := r.take(t.Context(), x.w, 1, x.t); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -53,7 +53,7 @@ func (d Dispatch) Run(ctx context.Context, o Observer[Report, Result]) (*Report,
 	}
 	r.schedule.begin(r.elapsed())
 	r.start = time.Now()
-	err = r.measure(ctx)
+	err = r.measure(ctx, r)
 	r.finish()
 	return &r.report, err
 }

@@ -29,43 +29,46 @@ type tally struct {
 	measured   float64 // seconds of processor time that there were meanwhile
 }
 
-func (r *dispatchRun) measure(ctx context.Context) error {
+// workload is what takes turns within a batch: dispatches of a layer, or steps of a whole model.
+type workload interface {
+	name(n int) string // of a batch, in words
+	// begin readies a batch, and returns the ways that it goes.
+	begin(ctx context.Context, n int) ([]*way, error)
+	end() // gives up what begin has made
+	// take measures a way once.
+	take(ctx context.Context, w *way, n int, t *tally) error
+	// readable reports whether the weights are too large for caches, and are read here.
+	readable() bool
+	// bounded says in x how near the k-th way came to what its slowest part allows.
+	bounded(x *Result, m *measuring, k int, kept []int)
+}
+
+// measure runs all batches.
+func (r *dispatchRun) measure(ctx context.Context, work workload) error {
 	s := &r.schedule
 	for i, n := range s.batches {
 		if s.skip(n, r.elapsed()) {
 			r.report.Settings.LeftOut = append(r.report.Settings.LeftOut, n)
 			continue
 		}
-		if err := r.measureBatch(ctx, i, n); err != nil {
-			return fmt.Errorf("batch %d: %w", n, err)
+		if err := r.measureBatch(ctx, work, i, n); err != nil {
+			return fmt.Errorf("%s: %w", work.name(n), err)
 		}
 	}
 	r.o.progress(1, "done")
 	return nil
 }
 
-// pipes reports whether a batch is also sent with others under way.
-func (r *dispatchRun) pipes(batch int) bool {
-	return batch == r.schedule.batches[len(r.schedule.batches)-1]
-}
-
 // measureBatch runs the rounds of the i-th batch and adds its results.
-func (r *dispatchRun) measureBatch(ctx context.Context, i, n int) error {
+func (r *dispatchRun) measureBatch(ctx context.Context, work workload, i, n int) error {
 	s := &r.schedule
-	copyRows(r.batch, r.rows, 0, n)
-	// Garbage of the batch before is not this one's to clear.
-	runtime.GC()
-	r.want.Reset(0, r.d.Hidden)
-	var ways []*way
-	for _, w := range r.ways {
-		if !w.piped || r.pipes(n) {
-			ways = append(ways, w)
-		}
-	}
-	if err := r.warmUp(ctx, i, n, ways); err != nil {
+	defer work.end()
+	r.o.progress(s.share(i), work.name(n)+", warming up")
+	ways, err := work.begin(ctx, n)
+	if err != nil {
 		return err
 	}
-	m := &measuring{ways: ways, tallies: make([]tally, len(ways)), reads: n <= memoryRows && r.readable()}
+	m := &measuring{ways: ways, tallies: make([]tally, len(ways)), reads: n <= memoryRows && work.readable()}
 	for k := range m.tallies {
 		m.tallies[k].identical = true
 	}
@@ -76,8 +79,8 @@ func (r *dispatchRun) measureBatch(ctx context.Context, i, n int) error {
 		for turn := range ways {
 			k := (round + turn) % len(ways) // nobody is always the first
 			done := s.share(i) + (s.share(i+1)-s.share(i))*r.fraction(i)
-			r.o.progress(done, fmt.Sprintf("batch %d, round %d, %s", n, round+1, ways[k].label()))
-			if err := r.take(ctx, ways[k], &m.tallies[k]); err != nil {
+			r.o.progress(done, fmt.Sprintf("%s, round %d, %s", work.name(n), round+1, ways[k].label()))
+			if err := work.take(ctx, ways[k], n, &m.tallies[k]); err != nil {
 				return err
 			}
 		}
@@ -88,8 +91,31 @@ func (r *dispatchRun) measureBatch(ctx context.Context, i, n int) error {
 	s.done(n, last)
 	r.report.Settings.Batches = append(r.report.Settings.Batches, n)
 	r.report.Settings.Rounds = append(r.report.Settings.Rounds, len(m.pairs))
-	r.add(m, n)
+	r.add(work, m, n)
 	return nil
+}
+
+func (r *dispatchRun) name(n int) string { return fmt.Sprintf("batch %d", n) }
+
+func (r *dispatchRun) begin(ctx context.Context, n int) ([]*way, error) {
+	copyRows(r.batch, r.rows, 0, n)
+	// Garbage of the batch before is not this one's to clear.
+	runtime.GC()
+	r.want.Reset(0, r.d.Hidden)
+	var ways []*way
+	for _, w := range r.ways {
+		if !w.piped || r.pipes(n) {
+			ways = append(ways, w)
+		}
+	}
+	return ways, r.warmUp(ctx, n, ways)
+}
+
+func (r *dispatchRun) end() {}
+
+// pipes reports whether a batch is also sent with others under way.
+func (r *dispatchRun) pipes(batch int) bool {
+	return batch == r.schedule.batches[len(r.schedule.batches)-1]
 }
 
 // measuring is a batch under way: its rounds, each with the limits before and after it.
@@ -122,7 +148,6 @@ func (m *measuring) kept() (list []int, noisy bool) {
 	return list, true
 }
 
-// readable reports whether the layer is too large for caches, and is read here.
 func (r *dispatchRun) readable() bool {
 	return r.d.Worker == Speed{} && r.d.Experts*r.reach >= readLeast
 }
@@ -156,17 +181,15 @@ func (r *dispatchRun) fraction(i int) float64 {
 
 // warmUp runs a round that is not counted, where there is time for it: memory grows to the size of the
 // batch, here and on the other ways. It tells how many dispatches hide a way.
-func (r *dispatchRun) warmUp(ctx context.Context, i, n int, ways []*way) error {
+func (r *dispatchRun) warmUp(ctx context.Context, n int, ways []*way) error {
 	if !r.schedule.warm(n) && !r.pipes(n) {
 		return nil
 	}
-	r.o.progress(r.schedule.share(i), fmt.Sprintf("batch %d, warming up", n))
 	var alone, compute time.Duration
 	var out, back float64 // bytes a row
 	for _, w := range ways {
 		if w.piped {
-			bound, _ := r.boundOf(n, compute, out, back)
-			w.flights = r.d.flightsFor(alone, bound)
+			w.flights = r.d.flightsFor(alone, r.boundOf(n, compute, out, back).took)
 			continue
 		}
 		var t tally
@@ -185,7 +208,7 @@ func (r *dispatchRun) warmUp(ctx context.Context, i, n int, ways []*way) error {
 }
 
 // take measures a way once: so many dispatches, one by one or together, that a limit would be measured as long.
-func (r *dispatchRun) take(ctx context.Context, w *way, t *tally) error {
+func (r *dispatchRun) take(ctx context.Context, w *way, _ int, t *tally) error {
 	if w.piped {
 		p := &pipeline{w: w, batch: r.batch, want: &r.want, least: r.d.least}
 		if err := p.run(ctx); err != nil {

@@ -121,12 +121,7 @@ func (m Model) Run(ctx context.Context, o Observer[ModelReport, ModelResult]) (*
 	if m.Pairs > 0 {
 		r.report.Settings.Budget = 0
 	}
-	path, remove, err := m.file(ctx, r.o.progress)
-	if err != nil {
-		return &r.report, err
-	}
-	defer remove()
-	if r.rig, err = loadModel(path); err != nil {
+	if r.rig, err = m.open(ctx, o.progress); err != nil {
 		return &r.report, err
 	}
 	defer r.rig.close()
@@ -135,6 +130,21 @@ func (m Model) Run(ctx context.Context, o Observer[ModelReport, ModelResult]) (*
 	err = r.measure(ctx)
 	r.finish()
 	return &r.report, err
+}
+
+// open makes the model ready, from its file or one that is made for this run.
+func (m Model) open(ctx context.Context, progress func(float64, string)) (*modelRig, error) {
+	path, remove, err := m.file(ctx, progress)
+	if err != nil {
+		return nil, err
+	}
+	rig, err := loadModel(path)
+	if err != nil {
+		remove()
+		return nil, err
+	}
+	rig.remove = remove
+	return rig, nil
 }
 
 // file returns the model file, and what removes it if it was made for this run.

@@ -33,6 +33,7 @@ type modelRig struct {
 	before  int64         // bytes that were resident before it was loaded; 0: not known
 	after   int64
 	cost    modelCost
+	remove  func() // of a file that was made for this run
 }
 
 // loadModel opens a file and everything in it that is computed with.
@@ -91,6 +92,9 @@ func (r *modelRig) load(path string) error {
 func (r *modelRig) close() {
 	r.model.Close()
 	_ = r.file.Close() // read only: nothing is lost
+	if r.remove != nil {
+		r.remove()
+	}
 }
 
 // settings fills in what the model is.

@@ -18,48 +18,75 @@ const (
 	boundMemory = "reading memory"
 )
 
-// bound returns the shortest time from one answer to the next that the parts of a path allow, however many
-// dispatches are under way: the experts' own time, and that of the bytes on each worker's line. It says which
-// part it is. The numbers are those of n rows: compute is what the experts took here, and with stubs not used.
-func (r *dispatchRun) boundOf(n int, compute time.Duration, outRow, backRow float64) (time.Duration, string) {
+// slowest is the slowest part of a path: the shortest time from one answer to the next, however many dispatches are
+// under way.
+type slowest struct {
+	took time.Duration
+	who  string
+}
+
+// part is one that takes so long.
+func (s *slowest) part(took time.Duration, who string) {
+	if took > s.took {
+		s.took, s.who = took, who
+	}
+}
+
+// lines are those of each worker, on which so many rows travel.
+func (s *slowest) lines(p Path, rows, outRow, backRow float64) {
+	line := func(bytes float64, rate Rate, who string) {
+		if rate > 0 {
+			s.part(time.Duration(8*bytes*rows/float64(rate)*float64(time.Second)), who)
+		}
+	}
+	line(outRow, p.Down, boundOut)
+	line(backRow, p.Up, boundBack)
+}
+
+// boundOf is the slowest part of a dispatch of n rows. compute is what the experts took here, and with stubs not used.
+func (r *dispatchRun) boundOf(n int, compute time.Duration, outRow, backRow float64) slowest {
 	d := &r.d
-	least, who := compute, boundWork
+	s := slowest{compute, boundWork}
 	if d.Worker != (Speed{}) {
-		least = d.Worker.of((n*d.TopK+d.Workers-1)/d.Workers, d.TopK)
+		s.took = d.Worker.of((n*d.TopK+d.Workers-1)/d.Workers, d.TopK)
 	}
 	// Workers hold the same share of the experts, and so get the same share of the bytes.
-	line := func(bytes float64, rate Rate, name string) {
-		if rate == 0 {
-			return
-		}
-		took := time.Duration(8 * bytes * float64(n) / float64(d.Workers) / float64(rate) * float64(time.Second))
-		if took > least {
-			least, who = took, name
-		}
-	}
-	line(outRow, d.Path.Down, boundOut)
-	line(backRow, d.Path.Up, boundBack)
-	return least, who
+	s.lines(d.Path, float64(n)/float64(d.Workers), outRow, backRow)
+	return s
 }
 
 // add makes results of the rounds of a batch.
-func (r *dispatchRun) add(m *measuring, n int) {
+func (r *dispatchRun) add(work workload, m *measuring, n int) {
 	kept, noisy := m.kept()
 	for k, w := range m.ways {
-		t := &m.tallies[k]
-		x := r.result(w, n, t, kept)
+		x := r.result(w, n, &m.tallies[k], kept)
 		x.Pairs, x.Dropped, x.noisy = len(m.pairs), len(m.pairs)-len(keep(m.pairs, m.reads)), noisy
-		if w.kind == local {
-			r.machineShares(&x, m, kept)
-		} else {
-			r.pathShare(&x, m, k, kept)
-		}
+		work.bounded(&x, m, k, kept)
 		if w.kind == far {
 			x.RTTOverhead = r.overhead(m, k, kept)
 		}
 		r.report.Results = append(r.report.Results, x)
 		r.o.row(x)
 	}
+}
+
+func (r *dispatchRun) bounded(x *Result, m *measuring, k int, kept []int) {
+	if m.ways[k].kind == local {
+		r.machineShares(x, m, kept)
+		return
+	}
+	x.share(m, k, kept, func(home time.Duration) slowest { return r.boundOf(x.Batch, home, x.BytesOut, x.BytesBack) })
+}
+
+// share says how near the k-th way came to what its slowest part allows, which follows from the time here.
+func (x *Result) share(m *measuring, k int, kept []int, bound func(home time.Duration) slowest) {
+	var list []float64
+	for _, i := range kept {
+		s := bound(m.tallies[0].times[i])
+		x.Bound = s.who
+		list = append(list, s.took.Seconds()/m.tallies[k].times[i].Seconds())
+	}
+	x.Roofline = round(middle(list))
 }
 
 // result makes figures of a tally.
@@ -137,17 +164,6 @@ func touched(b *moe.Batch) int {
 		seen[e] = struct{}{}
 	}
 	return len(seen)
-}
-
-// pathShare says how near a path came to what its slowest part allows.
-func (r *dispatchRun) pathShare(x *Result, m *measuring, k int, kept []int) {
-	var share []float64
-	for _, i := range kept {
-		var least time.Duration
-		least, x.Bound = r.boundOf(x.Batch, m.tallies[0].times[i], x.BytesOut, x.BytesBack)
-		share = append(share, least.Seconds()/m.tallies[k].times[i].Seconds())
-	}
-	x.Roofline = round(middle(share))
 }
 
 // overhead is what a round trip costs over 0 ms in the same rounds, in percent.

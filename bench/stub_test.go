@@ -171,8 +171,8 @@ func TestBoundIsThatOfTheSlowestPart(t *testing.T) {
 	r := &dispatchRun{d: Dispatch{TopK: 8, Workers: 1, Worker: GPU, Path: Path{Up: 1e9, Down: 1e9}}}
 	f := func(want time.Duration, who string) {
 		t.Helper()
-		if got, name := r.boundOf(512, time.Second, 3183, 4959); (got-want).Abs() > 10*time.Microsecond || name != who {
-			t.Errorf("%v by %s, want %v by %s", got, name, want, who)
+		if s := r.boundOf(512, time.Second, 3183, 4959); (s.took-want).Abs() > 10*time.Microsecond || s.who != who {
+			t.Errorf("%v by %s, want %v by %s", s.took, s.who, want, who)
 		}
 	}
 	f(20312*time.Microsecond, boundBack)
