@@ -57,6 +57,15 @@ func metrics(list ...Metric) []Metric {
 	return kept
 }
 
+// eachOf makes a line of each result.
+func eachOf[X any](results []X, line func(*X) Line) []Line {
+	list := make([]Line, len(results))
+	for i := range results {
+		list[i] = line(&results[i])
+	}
+	return list
+}
+
 // GoLines are the rounds of all results.
 func (r *Report) GoLines() []Line {
 	var list []Line
@@ -95,52 +104,40 @@ func (r *BarsReport) GoLines() []Line {
 
 // GoLines has one for each point.
 func (r *KernelsReport) GoLines() []Line {
-	var list []Line
-	for i := range r.Results {
-		x := &r.Results[i]
+	return eachOf(r.Results, func(x *KernelsResult) Line {
 		name := fmt.Sprintf("%s/batch=%d/quant=%s/kernel=%s/picks=%s", title(x.Scenario), x.Batch, x.Quant, x.Kernel, x.Picks)
-		list = append(list, Line{name, ofMilliseconds(x.Ms), metrics(
+		return Line{name, ofMilliseconds(x.Ms), metrics(
 			Metric{x.TokensPerS, "tokens/s"}, Metric{x.Gops, "GOP/s"}, Metric{x.Allocs, "allocs/row"},
-		)})
-	}
-	return list
+		)}
+	})
 }
 
 // GoLines has one for each point.
 func (r *ModelReport) GoLines() []Line {
-	var list []Line
-	for i := range r.Results {
-		x := &r.Results[i]
+	return eachOf(r.Results, func(x *ModelResult) Line {
 		name := fmt.Sprintf("%s/kind=%s/batch=%d", title(x.Scenario), x.Kind, x.Batch)
-		list = append(list, Line{name, ofMilliseconds(x.Ms), metrics(Metric{x.TokensPerS, "tokens/s"}, Metric{x.Gops, "GOP/s"})})
-	}
-	return list
+		return Line{name, ofMilliseconds(x.Ms), metrics(Metric{x.TokensPerS, "tokens/s"}, Metric{x.Gops, "GOP/s"})}
+	})
 }
 
 // GoLines has one for each way.
 func (r *WireReport) GoLines() []Line {
-	var list []Line
-	for i := range r.Results {
-		x := &r.Results[i]
-		list = append(list, Line{fmt.Sprintf("%s/path=%s/way=%s", title(x.Scenario), x.Path, x.Way), 0, metrics(
+	return eachOf(r.Results, func(x *WireResult) Line {
+		return Line{fmt.Sprintf("%s/path=%s/way=%s", title(x.Scenario), x.Path, x.Way), 0, metrics(
 			Metric{x.GBps, "GB/s"}, Metric{x.CPU, "CPU-s/GB"}, Metric{x.Allocs, "allocs/chunk"},
-		)})
-	}
-	return list
+		)}
+	})
 }
 
 // GoLines has one for each figure that is measured.
 func (r *ReferenceReport) GoLines() []Line {
-	var list []Line
-	for i := range r.Results {
-		x := &r.Results[i]
+	return eachOf(r.Results, func(x *ReferenceResult) Line {
 		name := fmt.Sprintf("%s/figure=%s/streams=%d/remote=%d", title(x.Scenario), x.Figure, x.Streams, x.Remote)
 		if x.RTT != nil {
 			name += fmt.Sprintf("/rtt=%vms", *x.RTT)
 		}
-		list = append(list, Line{name, ofMilliseconds(x.Ms), metrics(Metric{x.Tokens, "tokens/s"}, Metric{x.XVsBatch1, "x-batch-1"})})
-	}
-	return list
+		return Line{name, ofMilliseconds(x.Ms), metrics(Metric{x.Tokens, "tokens/s"}, Metric{x.XVsBatch1, "x-batch-1"})}
+	})
 }
 
 // GoLines has two for each number of streams, or one of load.
@@ -164,13 +161,10 @@ func (r *ServeReport) GoLines() []Line {
 
 // GoLines has one for each figure.
 func (r *RelayReport) GoLines() []Line {
-	var list []Line
-	for i := range r.Results {
-		x := &r.Results[i]
+	return eachOf(r.Results, func(x *RelayResult) Line {
 		name := fmt.Sprintf("%s/part=%s/figure=%s/sessions=%d", title(RelayName), x.Part, x.Figure, r.Settings.Sessions)
-		list = append(list, one(name, x.Got, cmp.Or(strings.TrimPrefix(x.Unit, "/"), "count")))
-	}
-	return list
+		return one(name, x.Got, cmp.Or(strings.TrimPrefix(x.Unit, "/"), "count"))
+	})
 }
 
 // GoLines has one for each count and each ratio.
@@ -187,12 +181,9 @@ func (r *GateReport) GoLines() []Line {
 
 // GoLines has one for each pair.
 func (r *AuditReport) GoLines() []Line {
-	var list []Line
-	for i := range r.Results {
-		x := &r.Results[i]
-		list = append(list, Line{title(AuditName), 0, metrics(Metric{x.Off, "rows/s-off"}, Metric{x.On, "rows/s-on"})})
-	}
-	return list
+	return eachOf(r.Results, func(x *AuditResult) Line {
+		return Line{title(AuditName), 0, metrics(Metric{x.Off, "rows/s-off"}, Metric{x.On, "rows/s-on"})}
+	})
 }
 
 // one is a line of one figure, which may be 0.

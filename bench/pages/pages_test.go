@@ -70,6 +70,18 @@ func TestPageOfKernelsHasARoofline(t *testing.T) {
 	}
 }
 
+func TestPageOfAModelHasItsThroughput(t *testing.T) {
+	p, err := Make(load(t, `{`+machine+`,"settings":{"scenario":"model"},"results":[
+{"kind":"decode","batch":1,"tokens_per_s":129,"ms_per_step":7.75},{"kind":"decode","batch":8,"tokens_per_s":300,"ms_per_step":26},
+{"kind":"prefill","batch":512,"tokens_per_s":900,"ms_per_step":570}]}`), "p")
+	if err != nil || len(p.Plots) != 1 || p.Plots[0].File() != "model-throughput.svg" || !strings.Contains(p.Text, "](p/model-throughput.svg)") {
+		t.Fatalf("%v: %+v", err, p)
+	}
+	if err := Save(t.TempDir(), p.Plots); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestOtherScenariosHavePages(t *testing.T) {
 	for want, text := range map[string]string{
 		"| decode | 1 | 7.75 | 129 |":    `{` + machine + `,"settings":{"scenario":"model"},"results":[{"kind":"decode","batch":1,"tokens_per_s":129,"ms_per_step":7.75}]}`,

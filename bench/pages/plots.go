@@ -170,14 +170,32 @@ func throughput(r *bench.Report) (Plot, bool) {
 	if r.Settings.Scenario == bench.DecodeName {
 		title = "Tokens a second through the model"
 	}
-	p := newPlot(title, "rows of a batch", "a second", true, true)
+	return rising("throughput", title, "rows of a batch", list, batches)
+}
+
+// together is tokens a second of a whole model against the sequences that decode together.
+func together(r *bench.ModelReport) (Plot, bool) {
+	s := series{name: "decode"}
+	var sequences []float64
+	for i := range r.Results {
+		if x := &r.Results[i]; x.Kind == s.name {
+			sequences = append(sequences, float64(x.Batch))
+			s.points = append(s.points, plotter.XY{X: float64(x.Batch), Y: x.TokensPerS})
+		}
+	}
+	return rising(r.Settings.Scenario+"-throughput", "Tokens a second through the model", "sequences together", []series{s}, sequences)
+}
+
+// rising is a plot of what grows with the batch; false: no line has two points.
+func rising(name, title, x string, list []series, batches []float64) (Plot, bool) {
+	p := newPlot(title, x, "a second", true, true)
 	p.Legend.Top, p.Legend.Left, p.Legend.XOffs = false, false, -vg.Points(6)
 	p.X.Tick.Marker = ticks(batches)
 	if !slices.ContainsFunc(list, func(s series) bool { return len(s.points) > 1 }) || lines(p, list) != nil {
 		return Plot{}, false
 	}
 	p.X.Max *= math.Pow(p.X.Max/p.X.Min, 0.35) // room for the legend, right of the curves
-	return Plot{"throughput", title, p}, true
+	return Plot{name, title, p}, true
 }
 
 // overheadLeast stands for what is too small to tell, on a logarithmic axis.
@@ -249,7 +267,11 @@ func waterfall(r *bench.Report) (Plot, bool) {
 	if len(names) == 0 {
 		return Plot{}, false
 	}
-	title := fmt.Sprintf("Where the time of a dispatch at %v ms goes", r.Settings.RTT)
+	what := "dispatch"
+	if r.Settings.Scenario == bench.DecodeName {
+		what = "step"
+	}
+	title := fmt.Sprintf("Where the time of a %s at %v ms goes", what, r.Settings.RTT)
 	p := newPlot(title, "rows of a batch", "% of its time, one at a time", false, false)
 	var below *plotter.BarChart
 	for i, s := range []struct {

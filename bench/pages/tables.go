@@ -174,6 +174,9 @@ func (p *Page) model(s *bench.Stored) error {
 			fmt.Sprintf("%d of %d", x.Pairs-x.Dropped, x.Pairs), yes(x.Identical))
 	}
 	p.Text = measuredOn(&r.Machine, "kvasir-bench model", r.Settings.Kernel, r.Settings.Threads) + "\n\n" + t.b.String()
+	if x, ok := together(&r); ok {
+		p.Plots = append(p.Plots, x)
+	}
 	for i := range r.Bars {
 		b := &r.Bars[i]
 		p.Text += fmt.Sprintf("\nBar: %s of %d rows, %s tokens/s wanted here, %s measured: %s.", b.Kind, b.Batch, digits(b.Want), digits(b.Got), b.Verdict)

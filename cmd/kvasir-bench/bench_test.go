@@ -146,74 +146,77 @@ func TestJSONIsOneObject(t *testing.T) {
 	}
 }
 
+// wrong is usage that is refused.
+var wrong = []struct {
+	name string
+	env  []string
+	args []string
+	want string
+}{
+	{"no batch", nil, []string{"--batch", "0"}, "--batch 0, want 1 to 4096"},
+	{"word for a number", nil, []string{"--batch", "many"}, `--batch: want a whole number, got "many"`},
+	{"variable", []string{"KVASIR_BATCH=many"}, nil, `want a whole number, got "many"`},
+	{"number for a time", nil, []string{"--rtt", "13"}, `--rtt: want a time such as 13ms or 2m, got "13"`},
+	{"more picks than experts", nil, []string{"--quick", "--topk", "17"}, "lower --topk or raise --experts"},
+	{"negative round trip", nil, []string{"--rtt=-1ms"}, "--rtt -1ms, want 0 to 10s"},
+	{"too large for any memory", nil, []string{"--experts=4096", "--hidden=32768", "--ffn=65536"}, "lower --experts, or use --quick"},
+	{"no value", nil, []string{"--batch"}, "--batch needs a value"},
+	{"flag for a value", nil, []string{"--batch", "--json"}, "--batch needs a value, and --json is a flag"},
+	{"misspelt flag", nil, []string{"--bach", "3"}, "unknown flag --bach"},
+	{"unknown scenario", nil, []string{"frobnicate"}, `"frobnicate" is no scenario; kvasir-bench list`},
+	{"two scenarios", nil, []string{"dispatch", "list"}, `"list" is one argument too many`},
+	{"round trip of kernels", nil, []string{"kernels", "--rtt=1ms"}, "--rtt is not for kernels"},
+	{"workers of kernels", nil, []string{"--workers", "1", "kernels"}, "--workers is not for kernels"},
+	{"model of dispatch", nil, []string{"-m", "x.gguf"}, "--model is not for dispatch"},
+	{"prefill of kernels", nil, []string{"kernels", "--prefill=3"}, "--prefill is not for kernels"},
+	{"experts of a model", nil, []string{"model", "--experts=3"}, "--experts is not for model"},
+	{"sequences that fall", nil, []string{"model", "--sequences=8,1"}, "--sequences 8,1, want ascending numbers"},
+	{"words for sequences", nil, []string{"model", "--sequences=1,x"}, `--sequences: want a whole number, got "x"`},
+	{"model like no other", nil, []string{"model", "--like=gpt"}, "--like"},
+	{"round trip of the wire", nil, []string{"wire", "--rtt=1ms"}, "--rtt is not for wire"},
+	{"round trip of expert", nil, []string{"expert", "--rtt=1ms"}, "--rtt is not for expert; expert has no network"},
+	{"batch of bars", nil, []string{"bars", "--batch=3"}, "--batch is not for bars"},
+	{"model beyond memory", nil, []string{"decode", "--like=qwen3-235b-a22b"}, "GB are available; use --preset tiny"},
+	{"preset of nothing", nil, []string{"--preset=gpt"}, `--preset "gpt", want one of qwen3.5-122b`},
+	{"word for a rate", nil, []string{"--up=fast"}, `want bits a second such as 100M or 1G, got "fast"`},
+	{"worker of another kind", nil, []string{"--worker=fpga"}, `want cpu, stub:gpu, or a time a batch`},
+	{"stub without a row", nil, []string{"--worker=stub:1ms"}, `such as stub:1.45ms+16us`},
+	{"stall without a pause", nil, []string{"--stall=1s"}, "such as 1s/30s"},
+	{"quant of nothing", nil, []string{"--quant=Q9"}, "want one of F32, F16"},
+	{"kernels of no batch", nil, []string{"kernels", "--batch=0"}, "--batch 0, want 1 to 4096"},
+	{"word for a switch", nil, []string{"--json=maybe"}, "--json: want true or false"},
+	{"update without a reason", nil, []string{"gate", "--update"}, "--update needs --why"},
+	{"reason without update", nil, []string{"gate", "--why=x"}, "--why is for --update"},
+	{"no folder of baselines", nil, []string{"gate", "--baselines=absent"}, "--baselines absent: no such folder"},
+	{"too few pairs", nil, []string{"gate", "--repeat=2"}, "--repeat 2, want 3 to 100 pairs"},
+	{"batch of the gate", nil, []string{"gate", "--batch=3"}, "--batch is not for gate"},
+	{"update of another", nil, []string{"wire", "--update"}, "--update is not for wire"},
+	{"few simulated workers", nil, []string{"swarm", "--workers=9"}, "--workers 9, want 10 to 10000"},
+	{"two round trips of a swarm", nil, []string{"swarm", "--rtt=1ms,2ms"}, "swarm takes one --rtt"},
+	{"swarm without room", nil, []string{"swarm", "--workers=10", "--memory=1"}, "raise --workers or --memory"},
+	{"word for a share", nil, []string{"swarm", "--churn=much"}, `want a number such as 0.5, got "much"`},
+	{"churn of dispatch", nil, []string{"--churn=1"}, "--churn is not for dispatch"},
+	{"batches of 0", nil, []string{"--only=0"}, "--only 0, want ascending numbers of 1 to 4096"},
+	{"batches beyond all", nil, []string{"--only=100000"}, "--only 100000, want ascending numbers"},
+	{"batches twice", nil, []string{"--only=1,2", "--batch=1"}, "--only and --batch do not go together"},
+	{"model with dimensions", nil, []string{"decode", "--model=x.gguf", "--like=mini"}, "--model and --like do not go together"},
+	{"two forms", nil, []string{"--json", "--format=go"}, "--json and --format do not go together"},
+	{"number below 0", nil, []string{"--batch", "-1"}, "--batch -1, want 0 or more"},
+	{"number beyond all", nil, []string{"--batch=99999999999"}, "want a whole number of at most 2147483647"},
+	{"seed below 0", nil, []string{"--seed=-1"}, "--seed: want a whole number of 0 to 18446744073709551615"},
+	{"nobody vanishes", nil, []string{"serve", "--vanish=0"}, "--vanish 0, want 1 or more"},
+	{"streams of load", nil, []string{"serve", "--load=5s", "--sequences=4"}, "--load and --sequences do not go together"},
+	{"a wire in no time", nil, []string{"wire", "--budget=1ms"}, "--budget 1ms, want 1s to 24h"},
+	{"workers of a check", nil, []string{"swarm", "--check", "--workers=100"}, "it runs 4 workers"},
+	{"batch of a list", nil, []string{"list", "--batch=3"}, "--batch is not for list"},
+	{"batch of a model", nil, []string{"decode", "--batch=3"}, "--sequences says how many rows go together"},
+	{"model of one layer", nil, []string{"--layers=3"}, "use decode"},
+	{"line end", nil, []string{"a\nb"}, "is no scenario"},
+}
+
 func TestUsageErrorsAreOneLineThatSaysWhatToDo(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		name string
-		env  []string
-		args []string
-		want string
-	}{
-		{"no batch", nil, []string{"--batch", "0"}, "--batch 0, want 1 to 4096"},
-		{"word for a number", nil, []string{"--batch", "many"}, `--batch: want a whole number, got "many"`},
-		{"variable", []string{"KVASIR_BATCH=many"}, nil, `want a whole number, got "many"`},
-		{"number for a time", nil, []string{"--rtt", "13"}, `--rtt: want a time such as 13ms or 2m, got "13"`},
-		{"more picks than experts", nil, []string{"--quick", "--topk", "17"}, "lower --topk or raise --experts"},
-		{"negative round trip", nil, []string{"--rtt=-1ms"}, "--rtt -1ms, want 0 to 10s"},
-		{"too large for any memory", nil, []string{"--experts=4096", "--hidden=32768", "--ffn=65536"}, "lower --experts, or use --quick"},
-		{"no value", nil, []string{"--batch"}, "--batch needs a value"},
-		{"flag for a value", nil, []string{"--batch", "--json"}, "--batch needs a value, and --json is a flag"},
-		{"misspelt flag", nil, []string{"--bach", "3"}, "unknown flag --bach"},
-		{"unknown scenario", nil, []string{"frobnicate"}, `"frobnicate" is no scenario; kvasir-bench list`},
-		{"two scenarios", nil, []string{"dispatch", "list"}, `"list" is one argument too many`},
-		{"round trip of kernels", nil, []string{"kernels", "--rtt=1ms"}, "--rtt is not for kernels"},
-		{"workers of kernels", nil, []string{"--workers", "1", "kernels"}, "--workers is not for kernels"},
-		{"model of dispatch", nil, []string{"-m", "x.gguf"}, "--model is not for dispatch"},
-		{"prefill of kernels", nil, []string{"kernels", "--prefill=3"}, "--prefill is not for kernels"},
-		{"experts of a model", nil, []string{"model", "--experts=3"}, "--experts is not for model"},
-		{"sequences that fall", nil, []string{"model", "--sequences=8,1"}, "--sequences 8,1, want ascending numbers"},
-		{"words for sequences", nil, []string{"model", "--sequences=1,x"}, `--sequences: want a whole number, got "x"`},
-		{"model like no other", nil, []string{"model", "--like=gpt"}, "--like"},
-		{"round trip of the wire", nil, []string{"wire", "--rtt=1ms"}, "--rtt is not for wire"},
-		{"round trip of expert", nil, []string{"expert", "--rtt=1ms"}, "--rtt is not for expert; expert has no network"},
-		{"batch of bars", nil, []string{"bars", "--batch=3"}, "--batch is not for bars"},
-		{"model beyond memory", nil, []string{"decode", "--like=qwen3-235b-a22b"}, "GB are available; use --preset tiny"},
-		{"preset of nothing", nil, []string{"--preset=gpt"}, `--preset "gpt", want one of qwen3.5-122b`},
-		{"word for a rate", nil, []string{"--up=fast"}, `want bits a second such as 100M or 1G, got "fast"`},
-		{"worker of another kind", nil, []string{"--worker=fpga"}, `want cpu, stub:gpu, or a time a batch`},
-		{"stub without a row", nil, []string{"--worker=stub:1ms"}, `such as stub:1.45ms+16us`},
-		{"stall without a pause", nil, []string{"--stall=1s"}, "such as 1s/30s"},
-		{"quant of nothing", nil, []string{"--quant=Q9"}, "want one of F32, F16"},
-		{"kernels of no batch", nil, []string{"kernels", "--batch=0"}, "--batch 0, want 1 to 4096"},
-		{"word for a switch", nil, []string{"--json=maybe"}, "--json: want true or false"},
-		{"update without a reason", nil, []string{"gate", "--update"}, "--update needs --why"},
-		{"reason without update", nil, []string{"gate", "--why=x"}, "--why is for --update"},
-		{"no folder of baselines", nil, []string{"gate", "--baselines=absent"}, "--baselines absent: no such folder"},
-		{"too few pairs", nil, []string{"gate", "--repeat=2"}, "--repeat 2, want 3 to 100 pairs"},
-		{"batch of the gate", nil, []string{"gate", "--batch=3"}, "--batch is not for gate"},
-		{"update of another", nil, []string{"wire", "--update"}, "--update is not for wire"},
-		{"few simulated workers", nil, []string{"swarm", "--workers=9"}, "--workers 9, want 10 to 10000"},
-		{"two round trips of a swarm", nil, []string{"swarm", "--rtt=1ms,2ms"}, "swarm takes one --rtt"},
-		{"swarm without room", nil, []string{"swarm", "--workers=10", "--memory=1"}, "raise --workers or --memory"},
-		{"word for a share", nil, []string{"swarm", "--churn=much"}, `want a number such as 0.5, got "much"`},
-		{"churn of dispatch", nil, []string{"--churn=1"}, "--churn is not for dispatch"},
-		{"batches of 0", nil, []string{"--only=0"}, "--only 0, want ascending numbers of 1 to 4096"},
-		{"batches beyond all", nil, []string{"--only=100000"}, "--only 100000, want ascending numbers"},
-		{"batches twice", nil, []string{"--only=1,2", "--batch=1"}, "--only and --batch do not go together"},
-		{"model with dimensions", nil, []string{"decode", "--model=x.gguf", "--like=mini"}, "--model and --like do not go together"},
-		{"two forms", nil, []string{"--json", "--format=go"}, "--json and --format do not go together"},
-		{"number below 0", nil, []string{"--batch", "-1"}, "--batch -1, want 0 or more"},
-		{"number beyond all", nil, []string{"--batch=99999999999"}, "want a whole number of at most 2147483647"},
-		{"seed below 0", nil, []string{"--seed=-1"}, "--seed: want a whole number of 0 to 18446744073709551615"},
-		{"nobody vanishes", nil, []string{"serve", "--vanish=0"}, "--vanish 0, want 1 or more"},
-		{"streams of load", nil, []string{"serve", "--load=5s", "--sequences=4"}, "--load and --sequences do not go together"},
-		{"a wire in no time", nil, []string{"wire", "--budget=1ms"}, "--budget 1ms, want 1s to 24h"},
-		{"workers of a check", nil, []string{"swarm", "--check", "--workers=100"}, "it runs 4 workers"},
-		{"batch of a list", nil, []string{"list", "--batch=3"}, "--batch is not for list"},
-		{"batch of a model", nil, []string{"decode", "--batch=3"}, "--sequences says how many rows go together"},
-		{"model of one layer", nil, []string{"--layers=3"}, "use decode"},
-		{"line end", nil, []string{"a\nb"}, "is no scenario"},
-	} {
+	for _, c := range wrong {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			o := runWith(t, c.env, c.args...)
@@ -296,15 +299,14 @@ func TestHelpHasExamples(t *testing.T) {
 	}
 }
 
-// TestCtrlCLeavesValidJSON stops a run of many minutes once its second batch has begun.
-func TestCtrlCLeavesValidJSON(t *testing.T) {
-	t.Parallel()
+// startLong begins a run of many minutes, that prints JSON.
+func startLong(t *testing.T) (cmd *exec.Cmd, stdout *bytes.Buffer, progress io.Reader) {
+	t.Helper()
 	if runtime.GOOS == "windows" {
 		t.Skip("a process cannot be sent Ctrl-C alone on Windows")
 	}
-	cmd := command(t, nil, append(small[:5:5], "--json", "--rtt=0", "--repeat=300", "--batch=4096")...)
-	var stdout bytes.Buffer
-	cmd.Stdout = &stdout
+	cmd, stdout = command(t, nil, append(small[:5:5], "--json", "--rtt=0", "--repeat=300", "--batch=4096")...), &bytes.Buffer{}
+	cmd.Stdout = stdout
 	progress, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -312,6 +314,13 @@ func TestCtrlCLeavesValidJSON(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	return cmd, stdout, progress
+}
+
+// TestCtrlCLeavesValidJSON stops a run of many minutes once its second batch has begun.
+func TestCtrlCLeavesValidJSON(t *testing.T) {
+	t.Parallel()
+	cmd, stdout, progress := startLong(t)
 	stderr := readUntil(t, progress, "batch 2\n")
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
@@ -351,19 +360,7 @@ func readUntil(t *testing.T, r io.Reader, text string) string {
 // timeout, and what else passes signals on, sends them to a process and to its group.
 func TestSignalThatComesTwiceIsOne(t *testing.T) {
 	t.Parallel()
-	if runtime.GOOS == "windows" {
-		t.Skip("a process cannot be sent Ctrl-C alone on Windows")
-	}
-	cmd := command(t, nil, append(small[:5:5], "--json", "--rtt=0", "--repeat=300", "--batch=4096")...)
-	var stdout bytes.Buffer
-	cmd.Stdout = &stdout
-	progress, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	cmd, stdout, progress := startLong(t)
 	readUntil(t, progress, "batch 1\n")
 	for range 20 {
 		_ = cmd.Process.Signal(os.Interrupt) // it may be gone
