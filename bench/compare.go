@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,8 +26,8 @@ type Stored struct {
 	Name     string // of the file
 	Machine  Machine
 	Settings map[string]any
-	Results  []map[string]any
-	Data     []byte // all of it
+	Results  []map[string]any // of the gate its lines, of a swarm one
+	Data     []byte           // all of it
 }
 
 // ReadStored reads one object of --json.
@@ -39,8 +40,15 @@ func ReadStored(name string, r io.Reader) (*Stored, error) {
 		return nil, fmt.Errorf("%s: %w: more than %d bytes", name, ErrResults, resultsMost)
 	}
 	s := &Stored{Name: name, Data: data}
-	if err := json.Unmarshal(data, s); err != nil {
+	others := struct {
+		Lines  []map[string]any
+		Result map[string]any
+	}{}
+	if err := errors.Join(json.Unmarshal(data, s), json.Unmarshal(data, &others)); err != nil {
 		return nil, fmt.Errorf("%s: %w: %w; give what kvasir-bench --json has printed", name, ErrResults, err)
+	}
+	if s.Results = append(s.Results, others.Lines...); others.Result != nil {
+		s.Results = append(s.Results, others.Result)
 	}
 	if s.Machine.CPU == "" || s.Scenario() == "" {
 		return nil, fmt.Errorf("%s: %w: it names no machine or scenario; give what kvasir-bench --json has printed", name, ErrResults)
@@ -79,16 +87,16 @@ func Same(a, b *Stored) error {
 // keys are what makes two results ones of the same thing.
 var keys = []string{
 	"scenario", "kind", "path", "way", "quant", "kernel", "picks", "figure", "what", "batch", "rtt_ms", "layers_remote", "streams",
-	"pipelined", "workers",
+	"pipelined", "workers", "name",
 }
 
-// rates are figures of which more is better, in the order in which they are looked for.
-var rates = []string{"tokens_per_s", "gb_per_s", "x_vs_batch_1"}
+// figures that are compared, the first that a result has.
+var compared = []string{"tokens_per_s", "http_tokens_per_s", "gb_per_s", "x_vs_batch_1", "got"}
 
 // alike are settings that have to be the same, where both have them.
 var alike = []string{
 	"scenario", "experts", "topk", "hidden", "ffn", "quant", "model", "layers", "layers_remote", "worker", "up_bps", "down_bps", "jitter_ms",
-	"stall", "workers", "bytes", "token_ms",
+	"stall", "workers", "bytes", "token_ms", "sessions", "batch", "up_bits", "down_bits", "memory_gb", "spread", "churn_per_hour", "backbone_ms",
 }
 
 // Difference is one figure in two runs.
@@ -119,7 +127,7 @@ func Compare(a, b *Stored) ([]Difference, error) {
 			continue
 		}
 		y := b.Results[i]
-		for _, figure := range rates {
+		for _, figure := range compared {
 			was, ok1 := x[figure].(float64)
 			is, ok2 := y[figure].(float64)
 			if !ok1 || !ok2 || was == 0 {
@@ -150,7 +158,7 @@ func keyOf(m map[string]any) string {
 	for _, k := range keys {
 		v, ok := m[k]
 		switch {
-		case !ok || k == "scenario" || v == false:
+		case !ok || k == "scenario" || v == false || k == "what" && m["part"] != nil: // a figure of relay has a name
 		case v == true:
 			parts = append(parts, k)
 		case k == "batch" || k == "streams" || k == "workers" || k == "rtt_ms" || k == "layers_remote":
@@ -159,7 +167,7 @@ func keyOf(m map[string]any) string {
 			parts = append(parts, fmt.Sprint(v))
 		}
 	}
-	return strings.Join(parts, ", ")
+	return cmp.Or(strings.Join(parts, ", "), "all")
 }
 
 // differenceColumns of the table of differences. With two spaces between them they fit Columns.

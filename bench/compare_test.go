@@ -58,6 +58,29 @@ func TestDifferencesAreSureWhereIntervalsAreApart(t *testing.T) {
 	}
 }
 
+// Not every scenario prints results with batches.
+func TestOtherScenariosAreCompared(t *testing.T) {
+	for what, text := range map[string]string{
+		"streams 8":        `"results":[{"scenario":"x","streams":8,"direct_tokens_per_s":9,"http_tokens_per_s":@}]`,
+		"handshakes_per_s": `"results":[{"scenario":"x","part":"handshakes","figure":"handshakes_per_s","what":"sessions that begin","got":@}]`,
+		"frame_bytes":      `"lines":[{"name":"frame_bytes","got":@}]`,
+		"all":              `"result":{"tokens_per_s":@}`,
+	} {
+		of := func(v string) *Stored {
+			return storedAs(t, v+".json", `{"machine":{"cpu":"x"},"settings":{"scenario":"x"},`+strings.Replace(text, "@", v, 1)+"}")
+		}
+		list, err := Compare(of("100"), of("150"))
+		if err != nil || len(list) != 1 || list[0].What != what || list[0].Change != 50 {
+			t.Errorf("%s: %v, %+v", what, err, list)
+		}
+	}
+	small := storedAs(t, "a.json", `{"machine":{"cpu":"x"},"settings":{"scenario":"swarm","churn_per_hour":0},"result":{"tokens_per_s":1}}`)
+	other := storedAs(t, "b.json", `{"machine":{"cpu":"x"},"settings":{"scenario":"swarm","churn_per_hour":1},"result":{"tokens_per_s":1}}`)
+	if _, err := Compare(small, other); !errors.Is(err, ErrResults) || !strings.Contains(err.Error(), "churn_per_hour is") {
+		t.Errorf("another swarm: %v", err)
+	}
+}
+
 func TestFilesThatAreNoResultsAreRefused(t *testing.T) {
 	for _, text := range []string{"", "[]", "{}", `{"machine":{"cpu":"x"}}`, `{"machine":{"cpu":"x"},"settings":{"scenario":"dispatch"},"results":3}`} {
 		if _, err := ReadStored("x.json", strings.NewReader(text)); !errors.Is(err, ErrResults) || !strings.HasPrefix(err.Error(), "x.json: ") {
@@ -97,6 +120,10 @@ func TestGoFormatIsReadByBenchstat(t *testing.T) {
 		case *benchfmt.SyntaxError:
 			t.Error(x)
 		}
+	}
+	if l := (&RelayReport{Results: []RelayResult{{Unit: "/s"}, {Unit: "ms"}, {}}}).GoLines(); l[0].Metrics[0].Unit != "count/s" ||
+		l[1].Metrics[0].Unit != "ms" || l[2].Metrics[0].Unit != "count" {
+		t.Errorf("units %+v", l)
 	}
 	want := map[string]int{
 		"Dispatch/batch=1/worker=stub:gpu/up=1G/down=0-2": 3, "Dispatch/batch=1/rtt=0ms/worker=stub:gpu/up=1G/down=0-2": 1,

@@ -162,8 +162,12 @@ func (r *ServeReport) GoLines() []Line {
 // GoLines has one for each figure.
 func (r *RelayReport) GoLines() []Line {
 	return eachOf(r.Results, func(x *RelayResult) Line {
+		unit := x.Unit
+		if unit == "" || unit[0] == '/' {
+			unit = "count" + unit
+		}
 		name := fmt.Sprintf("%s/part=%s/figure=%s/sessions=%d", title(RelayName), x.Part, x.Figure, r.Settings.Sessions)
-		return one(name, x.Got, cmp.Or(strings.TrimPrefix(x.Unit, "/"), "count"))
+		return one(name, x.Got, unit)
 	})
 }
 

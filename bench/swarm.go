@@ -184,12 +184,12 @@ func (s Swarm) Run(ctx context.Context, o Observer[SwarmReport, SwarmResult]) (*
 	if err := s.Check(); err != nil {
 		return nil, err
 	}
-	start := time.Now()
 	m, err := s.model()
 	if err != nil {
 		return nil, err
 	}
 	r := &SwarmReport{Machine: ReadMachine(), Settings: s.settings()}
+	start := time.Now()
 	o.begin(r)
 	o.progress(0, "placing the experts")
 	rng := rand.New(rand.NewPCG(s.Seed, 0))

@@ -29,7 +29,7 @@ func swarmHead(r *bench.SwarmReport) []string {
 		fmt.Sprintf("simulated: %d workers; %d layers of %d experts, top-%d, hidden %d, FFN %d; micro-batches of %d rows",
 			s.Workers, s.Layers, s.Experts, s.TopK, s.Hidden, s.FFN, s.Batch),
 		fmt.Sprintf("the middle worker: %s, %v GB, round trip %v ms, up %v, down %v bits/s; spread %v, churn %v an hour, seed %d",
-			s.Worker, s.Memory, s.RTT, s.Up, s.Down, s.Spread, s.Churn, s.Seed),
+			s.Worker, s.Memory, s.RTT, s.Up/1e5*1e5, s.Down/1e5*1e5, s.Spread, s.Churn, s.Seed),
 		machineLine(&r.Machine, ""),
 	}
 }
@@ -108,16 +108,24 @@ func machineLine(m *bench.Machine, kernel string) string {
 	if kernel != "" {
 		text += fmt.Sprintf(", %s kernels", kernel)
 	}
-	if text += ", " + m.Go; m.Commit != "" {
-		text += ", commit " + m.Commit
+	text += ", " + m.Go
+	if m.Commit == "" {
+		text += ", no commit recorded"
 	} else {
-		text += ", commit not recorded in this build"
+		text += ", commit " + m.Commit[:min(12, len(m.Commit))]
+		if strings.HasSuffix(m.Commit, "+") {
+			text += ", changed since"
+		}
 	}
+	var best []string
 	if m.Int8Peak > 0 {
-		text += fmt.Sprintf("; at best %.0f GOP/s of int8", m.Int8Peak)
+		best = append(best, fmt.Sprintf("%.0f GOP/s", m.Int8Peak))
 	}
 	if m.Read > 0 {
-		text += fmt.Sprintf("; %.1f GB/s from memory", m.Read)
+		best = append(best, fmt.Sprintf("%.1f GB/s", m.Read))
+	}
+	if len(best) > 0 {
+		text += "; at best " + strings.Join(best, ", ")
 	}
 	return text
 }

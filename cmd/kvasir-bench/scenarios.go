@@ -154,13 +154,13 @@ func measure[R, X any, P measured](ctx context.Context, a *app, c *cli, s scenar
 	var report P
 	err := a.run(ctx, c, func(ctx context.Context, v *view) (measured, error) {
 		o := bench.Observer[R, X]{Progress: v.progress.show}
-		head := func() error { return nil }
+		var head func() error
 		if l.table != nil {
 			t := l.table(v.w)
 			head = t.Head
 			o.Row = func(x X) { v.do(func() error { return t.Row(x) }) }
 		}
-		o.Begin = func(r *R) { v.begin(l.head(r), c.Quick, head) }
+		o.Begin = func(r *R) { v.begin(l.head(r), c.Quick && c.Scenario != bench.SwarmName, head) }
 		var err error
 		report, err = s.Run(ctx, o)
 		return report, err

@@ -20,7 +20,7 @@ type view struct {
 	failed   func(error) // ends the run: nobody can read what it measures
 }
 
-// begin prints what is measured, on what, and the head of the table.
+// begin prints what is measured, on what, and the head of the table; nil: there is none.
 func (v *view) begin(lines []string, quick bool, head func() error) {
 	if quick {
 		lines = append(lines, "--quick: sized down to take seconds; its figures are not those of a large model")
@@ -30,6 +30,9 @@ func (v *view) begin(lines []string, quick bool, head func() error) {
 			if _, err := fmt.Fprintln(v.w, bench.Wrap(line)); err != nil {
 				return err
 			}
+		}
+		if head == nil {
+			return nil
 		}
 		if _, err := fmt.Fprintln(v.w); err != nil {
 			return err
