@@ -285,6 +285,15 @@ func (v *visitor) inClear() {
 // settle ends the time of probation: the deadline is off.
 func (v *visitor) settle() { _ = v.nc.SetDeadline(time.Time{}) }
 
+// extend gives a visitor whose time is over that of an answer: behind its deadline nothing could be written, and TLS
+// would say no more than that it is broken.
+func (v *visitor) extend() {
+	if least := time.Now().Add(v.front.o.Linger); v.limit.Before(least) {
+		v.limit = least
+		_ = v.nc.SetWriteDeadline(least) // should it fail, so does what follows
+	}
+}
+
 // leave ends the connection. Whoever has been answered gets time to read that: closing with bytes
 // unread would make TCP throw the answer away.
 func (v *visitor) leave() {
@@ -319,6 +328,7 @@ func (v *visitor) forget() {
 // refuse answers a request that is not granted because of err, and counts it.
 func (v *visitor) refuse(reason string, err error) {
 	if errors.Is(err, ws.ErrHandshake) || errors.Is(err, ws.ErrTooBig) {
+		v.extend()
 		_ = ws.Refuse(v.nc, err) // the same error
 		var r *ws.Refusal
 		if errors.As(err, &r) {

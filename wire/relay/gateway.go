@@ -140,6 +140,7 @@ func (g *Gateway) visit(v *visitor) func() {
 	nc, err := g.reach(v, r, append(sayFrom(req.Head, host(v.raw)), req.Rest...))
 	if err != nil {
 		g.f.tally.refuse("hub", host(v.raw), err)
+		v.extend()
 		_ = ws.Refuse(v.nc, &ws.Refusal{Status: http.StatusBadGateway,
 			Reason: "the gateway cannot reach the hub; it may be back soon"}) // the same error
 		return nil

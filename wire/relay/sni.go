@@ -70,6 +70,7 @@ func (g *Gateway) passthrough(v *visitor) func() {
 	nc, err := g.reach(v, r, early)
 	if err != nil {
 		g.f.tally.refuse("hub", host(v.raw), err)
+		v.extend()
 		alert(v.nc, alertInternalError)
 		return nil
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -153,4 +154,31 @@ func TestABackboneIsBackAtOnceWithTheSameKey(t *testing.T) {
 			t.Errorf("after %v: %+v, want one backbone at once", took, st)
 		}
 	})
+}
+
+// TestAHubThatIsNotReachedInTimeIsNamed has a gateway dial its hub for as long as a visitor has time: who comes is
+// told why, under TLS as without, though that time is over then.
+func TestAHubThatIsNotReachedInTimeIsNamed(t *testing.T) {
+	for _, secure := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newSwarm(t, swarmConfig{memory: true, tls: secure})
+			key := seal.NewKey()
+			g, err := NewGateway(GatewayConfig{Routes: []Route{{Hub: s.hub.ID(), Addr: s.hubAddr}}, Plain: !secure, Key: key,
+				Grant: granted(t, key, seal.Gateway), Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.gateAddr = s.serve(g.Serve, "far.test:3")
+			defer g.Close()
+			path := newPath(t, wan.Profile{RTT: 30 * time.Millisecond})
+			defer path.Close() //nolint:errcheck // always nil
+			begun := time.Now()
+			err = s.newHand(path).work(t.Context())
+			t.Logf("TLS %v: after %v: %v", secure, time.Since(begun), err)
+			oneLine(t, err, ErrNotThere, "cannot reach the hub")
+		})
+	}
 }
