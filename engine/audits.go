@@ -25,6 +25,8 @@ type AuditOptions struct {
 	// Convict keeps the evidence against a worker, which is not let in again, nor who has the same token, and
 	// returns its hash. It may be nil.
 	Convict func(f audit.Finding, token seal.TokenID) (ledger.Hash, error)
+	// Retry writes what Convict could not, and returns how many convictions that were. It may be nil.
+	Retry func() (written int, err error)
 	// Guilty reports whether a worker was convicted, in whatever process, and by which evidence. It may be nil.
 	Guilty func(worker seal.PublicKey) (evidence ledger.Hash, guilty bool)
 }

@@ -83,7 +83,7 @@ func (b *Backbone) start(o BackboneOptions) (err error) {
 	c.Model, c.Local = b.local.Model(), b.local.Experts()
 	if o.Audit.Every >= 0 {
 		c.Audit = &AuditOptions{
-			Every: o.Audit.Every, Share: o.Audit.Share, Hold: o.Audit.Hold, Convict: o.court.Convict, Guilty: o.court.Guilty,
+			Every: o.Audit.Every, Share: o.Audit.Share, Hold: o.Audit.Hold, Convict: o.court.Convict, Retry: o.court.Retry, Guilty: o.court.Guilty,
 		}
 	}
 	c.Exponents, c.TopK = b.local.Exponents(), b.local.TopK()

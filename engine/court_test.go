@@ -61,3 +61,79 @@ func TestATokenOfAConvictedWorkerIsRefused(t *testing.T) {
 		t.Error("another is pardoned")
 	}
 }
+
+// TestAConvictionThatTheDiskRefusesIsWrittenLater has the folder refuse one of evidence and names, or both: the worker,
+// and who has its token, stays out meanwhile, and all is written, once, as soon as the disk takes it.
+func TestAConvictionThatTheDiskRefusesIsWrittenLater(t *testing.T) {
+	for _, refuses := range [][]string{{"evidence"}, {"convicted"}, {"evidence", "convicted"}} {
+		t.Run(strings.Join(refuses, " and "), func(t *testing.T) {
+			dir, key := t.TempDir(), seal.NewKey()
+			c := Home(dir).OpenCourt(key, nil)
+			for _, name := range refuses { // what is in the way is no file, and no folder
+				if err := os.Symlink(filepath.Join(dir, "nowhere", name), filepath.Join(dir, name)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			cheat, again, friend := seal.NewKey().Public(), seal.NewKey().Public(), seal.NewKey().Public()
+			f := audit.Finding{Worker: cheat, Answer: audit.Answer{Sum: []int64{1, 2}}}
+			hash, err := c.Convict(f, seal.TokenID{1})
+			if err == nil {
+				t.Fatal("the disk has taken it")
+			}
+			out := func(c *Court) {
+				t.Helper()
+				if c.Refuse(cheat, seal.TokenID{2}) == nil || c.Refuse(again, seal.TokenID{1}) == nil || c.Refuse(friend, seal.TokenID{2}) != nil {
+					t.Error("who is to stay out is let in, or a friend is not")
+				}
+				if got, guilty := c.Guilty(cheat); !guilty || got != hash {
+					t.Errorf("guilty %v, by %x", guilty, got)
+				}
+			}
+			out(c)
+			if n, err := c.Retry(); n != 0 || err == nil {
+				t.Errorf("%d are written, error %v", n, err)
+			}
+			if got, err := c.Convict(f, seal.TokenID{1}); got != hash || err != nil {
+				t.Errorf("convicted again by %x, error %v", got, err)
+			}
+			out(c)
+			for _, name := range refuses {
+				if err := os.Remove(filepath.Join(dir, name)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n, err := c.Retry(); n != 1 || err != nil {
+				t.Errorf("%d are written, error %v", n, err)
+			}
+			if n, err := c.Retry(); n != 0 || err != nil {
+				t.Errorf("%d are written again, error %v", n, err)
+			}
+			next := Home(dir).OpenCourt(key, nil)
+			out(next)
+			all, err := next.Convicted()
+			if err != nil || len(all) != 1 {
+				t.Errorf("%+v, error %v", all, err)
+			}
+			if got, err := next.Evidence(hash); err != nil || len(got.Answer.Sum) != 2 {
+				t.Errorf("evidence %+v, error %v", got, err)
+			}
+		})
+	}
+}
+
+// TestConvictionsThatWaitAreBounded convicts more than there is room for.
+func TestConvictionsThatWaitAreBounded(t *testing.T) {
+	c := Home(t.TempDir()).OpenCourt(seal.NewKey(), nil)
+	for i := range maxUnwritten + 5 {
+		c.wait(unwritten{Conviction{Worker: seal.PublicKey{byte(i), byte(i >> 8)}}, []byte{1}})
+	}
+	all, texts := c.waiting(), 0
+	for _, u := range all {
+		if u.text != nil {
+			texts++
+		}
+	}
+	if len(all) != maxUnwritten || texts != maxTexts || all[0].Worker != (seal.PublicKey{5}) || all[len(all)-1].text == nil {
+		t.Errorf("%d wait, %d with their evidence", len(all), texts)
+	}
+}

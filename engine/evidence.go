@@ -38,7 +38,22 @@ type Court struct {
 	secret [32]byte
 	now    func() time.Time
 	mu     sync.Mutex // one writer
+
+	lost      sync.Mutex  // after mu
+	unwritten []unwritten // under lost
 }
+
+// unwritten is a conviction that the disk has refused. Its worker stays out all the same, and Retry writes it.
+type unwritten struct {
+	Conviction
+	text []byte // the evidence; nil: it is on the disk, or there is too much
+}
+
+// Bounds of what waits for a disk that refuses: convictions, and pieces of evidence. The oldest are lost.
+const (
+	maxUnwritten = 1 << 12
+	maxTexts     = 64
+)
 
 // OpenCourt opens what a home keeps of those that the backbone with this key has convicted. Without the key
 // there is only who that is, and not the evidence.
@@ -69,7 +84,75 @@ func (c *Court) Convict(f audit.Finding, token seal.TokenID) (hash ledger.Hash, 
 		panic("BUG: " + err.Error()) // numbers and bytes
 	}
 	hash = sha256.Sum256(text)
-	return hash, errors.Join(c.keep(hash, text), c.name(f.Worker, hash, hashOfToken(token)))
+	u := unwritten{Conviction{f.Worker, c.now(), hash, hashOfToken(token)}, text}
+	if err = c.write(&u); err != nil {
+		c.wait(u)
+	}
+	return hash, err
+}
+
+// write writes a conviction, and takes out what is written. c.mu is held.
+func (c *Court) write(u *unwritten) error {
+	var err error
+	if u.text != nil {
+		if err = c.keep(u.Evidence, u.text); err == nil {
+			u.text = nil
+		}
+	}
+	named, nerr := c.onDisk()
+	if nerr == nil && !slices.ContainsFunc(named, func(v Conviction) bool { return v.Worker == u.Worker }) {
+		nerr = c.name(u.Conviction)
+	}
+	return errors.Join(err, nerr)
+}
+
+// wait keeps a conviction until Retry.
+func (c *Court) wait(u unwritten) {
+	c.lost.Lock()
+	defer c.lost.Unlock()
+	c.unwritten = append(c.unwritten, u)
+	if over := len(c.unwritten) - maxUnwritten; over > 0 {
+		c.unwritten = slices.Delete(c.unwritten, 0, over)
+	}
+	texts := 0
+	for i := len(c.unwritten) - 1; i >= 0; i-- {
+		if c.unwritten[i].text != nil {
+			if texts++; texts > maxTexts {
+				c.unwritten[i].text = nil
+			}
+		}
+	}
+}
+
+// waiting returns what the disk has refused.
+func (c *Court) waiting() []unwritten {
+	c.lost.Lock()
+	defer c.lost.Unlock()
+	return slices.Clone(c.unwritten)
+}
+
+// Retry writes what the disk has refused. It returns how many convictions have come to it.
+func (c *Court) Retry() (written int, err error) {
+	if len(c.waiting()) == 0 {
+		return 0, nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var left []unwritten
+	for _, u := range c.waiting() {
+		if err == nil {
+			err = c.write(&u)
+		}
+		if err != nil {
+			left = append(left, u)
+		} else {
+			written++
+		}
+	}
+	c.lost.Lock()
+	defer c.lost.Unlock()
+	c.unwritten = left // all who add hold c.mu
+	return written, err
 }
 
 func aead(secret *[32]byte) cipher.AEAD {
@@ -180,13 +263,12 @@ func hashOfToken(id seal.TokenID) ledger.Hash {
 }
 
 // name adds a worker to those that are convicted.
-func (c *Court) name(worker seal.PublicKey, hash, token ledger.Hash) error {
+func (c *Court) name(v Conviction) error {
 	path, err := c.home.path("convicted")
 	if err != nil {
 		return err
 	}
-	line := Conviction{worker, c.now(), hash, token}.line()
-	return appendLine(path, line, func(line string) bool { _, err := parseConviction(line); return err == nil })
+	return appendLine(path, v.line(), func(line string) bool { _, err := parseConviction(line); return err == nil })
 }
 
 // line is how the file has it. A version before this one knew no token.
@@ -217,8 +299,21 @@ func parseConviction(line string) (v Conviction, err error) {
 	return v, nil
 }
 
-// Convicted returns who was convicted, in the order of time.
+// Convicted returns who was convicted, in the order of time, also what the disk has refused.
 func (c *Court) Convicted() (all []Conviction, err error) {
+	if all, err = c.onDisk(); err != nil {
+		return nil, err
+	}
+	for _, u := range c.waiting() {
+		if !slices.ContainsFunc(all, func(v Conviction) bool { return v.Worker == u.Worker }) {
+			all = append(all, u.Conviction)
+		}
+	}
+	return all, nil
+}
+
+// onDisk returns the convictions that are written.
+func (c *Court) onDisk() (all []Conviction, err error) {
 	path, err := c.home.path("convicted")
 	if err != nil {
 		return nil, err
@@ -281,7 +376,10 @@ func (c *Court) Refuse(worker seal.PublicKey, token seal.TokenID) error {
 func (c *Court) Pardon(worker seal.PublicKey) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all, err := c.Convicted()
+	c.lost.Lock()
+	c.unwritten = slices.DeleteFunc(c.unwritten, func(u unwritten) bool { return u.Worker == worker })
+	c.lost.Unlock()
+	all, err := c.onDisk()
 	if err != nil {
 		return err
 	}

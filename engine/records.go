@@ -100,6 +100,17 @@ func (a *auditor) keep(ctx context.Context) {
 			return
 		}
 		a.save(ctx)
+		a.retry()
+	}
+}
+
+// retry writes what convictions the disk has refused. A nil auditor has none.
+func (a *auditor) retry() {
+	if a == nil || a.o.Retry == nil {
+		return
+	}
+	if n, _ := a.o.Retry(); n > 0 && a.s.c.Log != nil { // the error was told with the conviction
+		a.s.c.Log.Info("convictions that the disk had refused are written", "workers", n)
 	}
 }
 

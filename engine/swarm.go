@@ -473,6 +473,7 @@ func (s *Swarm) Close() {
 	s.cancel()
 	s.wg.Wait() // the last reports go out over the control connections
 	s.auditor.save(context.Background())
+	s.auditor.retry()
 	s.backbone.Close()
 	s.dispatcher.Close()
 }
