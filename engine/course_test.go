@@ -64,6 +64,14 @@ func (v *town) on(query string) (changed int64) {
 	return changed
 }
 
+// waits is how many sessions have ended and have rows that wait for a judge.
+func (v *town) waits() int {
+	s := v.backbone.swarm
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.judged)
+}
+
 // decided waits until nothing is pending for a worker, and no session is open but those under way.
 func (v *town) decided(key seal.Key) (b ledger.Balance) {
 	v.t.Helper()
@@ -161,11 +169,7 @@ func TestLostRowsAreMadeUpForByOthers(t *testing.T) {
 			}
 			v.audit.Every = 16
 			v.start()
-			v.until("the session is closed", func() bool {
-				v.backbone.swarm.mu.Lock()
-				defer v.backbone.swarm.mu.Unlock()
-				return len(v.backbone.swarm.judged) == 0 && len(v.backbone.swarm.proving) > 0
-			})
+			v.until("the session is closed", func() bool { return v.waits() == 0 })
 			if b := v.balance(key); b.Pending == 0 || b.Settled != was.Settled || b.Voided != 0 {
 				t.Fatalf("%+v, before %+v", b, was)
 			}

@@ -154,3 +154,71 @@ func TestAPartyWhoseDiskRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestABackboneWhoseDiskRefusesIsKilled has a backbone sign on the hub's word alone, and be killed then: the next one,
+// whose disk is well, goes on from what the hub has, and all is settled when other rows of the worker were right.
+func TestABackboneWhoseDiskRefusesIsKilled(t *testing.T) {
+	folder := t.TempDir()
+	d, err := baddisk.New(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, key := newTownAt(t, folder), seal.NewKey()
+	f := v.proven(key, nil)
+	before := v.balance(key).Picks
+	v.audit = AuditOptions{Share: 1, Hold: time.Hour, Every: 16}
+	v.start()
+	v.arrives(key)
+	v.generate(4, 1)
+	v.until("the session is on the disk", func() bool { return v.balance(key).Picks > before })
+	before = v.balance(key).Picks
+	d.Refuse("backbone.receipts.db", baddisk.Full)
+	v.until("the hub's word is enough", func() bool {
+		v.generate(8, 2)
+		return v.log.count("the ledger cannot be written") > 0 && v.balance(key).Picks > before+200
+	})
+	v.kill()
+	_ = f.stop()
+	d.Refuse("", baddisk.None)
+
+	v.audit.Hold = quickAudit.Hold
+	v.start()
+	v.until("the session is closed", func() bool { return v.waits() == 0 })
+	if v.log.count("gone on from") == 0 || v.backbone.swarm.auditor.of(key.Public()).Owed() != unsureRows {
+		t.Errorf("nobody has asked the hub; said:\n%s", v.log)
+	}
+	was := v.balance(key)
+	v.worker(key, nil)
+	v.arrives(key)
+	v.until("other rows are right", func() bool {
+		v.generate(8, 4)
+		return v.backbone.swarm.auditor.of(key.Public()).Owed() == 0
+	})
+	if b := v.decided(key); b.Settled < was.Settled+was.Pending || was.Pending == 0 || b.Voided != 0 {
+		t.Errorf("%+v, before %+v", b, was)
+	}
+}
+
+// TestNothingIsSignedForASessionThatNoDiskKnows begins a session while the backbone's disk refuses.
+func TestNothingIsSignedForASessionThatNoDiskKnows(t *testing.T) {
+	folder := t.TempDir()
+	d, err := baddisk.New(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, key := newTownAt(t, folder), seal.NewKey()
+	d.Refuse("backbone.receipts.db", baddisk.Full)
+	v.worker(key, nil)
+	v.arrives(key)
+	v.until("the disk refuses", func() bool {
+		v.generate(4, 1)
+		return v.log.count("the ledger cannot be written") > 0
+	})
+	v.generate(8, 2)
+	if b := v.balance(key); b.Picks != 0 {
+		t.Errorf("signed for: %+v", b)
+	}
+	d.Refuse("", baddisk.None)
+	v.until("all is credited", func() bool { return v.balance(key).Picks == v.picks(key) })
+	v.verify()
+}
