@@ -88,7 +88,7 @@ type Refusal struct {
 	Reason string
 }
 
-// Refusals returns the newest refusals, at most limit.
+// Refusals returns the newest refusals, at most limit; of each hub only so many are kept.
 func (w *Wallet) Refusals(ctx context.Context, limit int) (all []Refusal, err error) {
 	err = w.file.each(ctx, func(scan func(...any) error) error {
 		var r Refusal

@@ -89,6 +89,24 @@ func (w *Wallet) follow(ctx context.Context, t *tx, r Report, got *Polled) error
 	}
 }
 
+const (
+	// maxRefusals is how many refusals of a hub are kept: one that shows nothing but garbage fills no disk.
+	maxRefusals = 1 << 14
+	// maxSaid is how many entries of a transaction are logged as refused, each in a line.
+	maxSaid = 16
+)
+
+// forget drops the oldest refusals of a hub, so that as many are left as are to be kept.
+func forget(ctx context.Context, t *tx, hub string, keep int) error {
+	var n int
+	err := t.QueryRowContext(ctx, "SELECT count(*) FROM refusals WHERE hub = $1", hub).Scan(&n)
+	if err != nil || n <= keep {
+		return err
+	}
+	return t.exec(ctx, `DELETE FROM refusals WHERE hub = $1 AND entry IN
+		(SELECT entry FROM refusals WHERE hub = $1 ORDER BY entry LIMIT $2)`, hub, n-keep)
+}
+
 // refuse puts down why an entry is not credited. It returns false where it was refused for such a reason before: a
 // feed that is read again from its first entry shows it once more, and what is said of it then may differ a little.
 func refuse(ctx context.Context, t *tx, hub string, entry int64, why error) (fresh bool, err error) {

@@ -134,11 +134,10 @@ func dsn(path string) string {
 // prepare checks that the file is of the kind, and not from the future, and migrates it.
 func (f *file) prepare(ctx context.Context, k kind) error {
 	var id int32
-	if err := f.db.QueryRowContext(ctx, "PRAGMA application_id").Scan(&id); err != nil {
-		return f.explain(err)
-	}
 	var tables int
-	if err := f.db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master").Scan(&tables); err != nil {
+	// Both at one time: another process may be making them.
+	err := f.db.QueryRowContext(ctx, "SELECT application_id, (SELECT count(*) FROM sqlite_master) FROM pragma_application_id").Scan(&id, &tables)
+	if err != nil {
 		return f.explain(err)
 	}
 	switch {
@@ -152,26 +151,38 @@ func (f *file) prepare(ctx context.Context, k kind) error {
 	return f.migrate(ctx, k, goose.DialectSQLite3)
 }
 
-// migrate brings the database to the present schema. It refuses one from the future.
+// migrate brings the database to the present schema. It refuses one from the future. Two processes that do so to one
+// file at once are in each other's way, step by step: who was not first with a step goes on from there.
 func (f *file) migrate(ctx context.Context, k kind, dialect goose.Dialect) error {
 	dir, err := fs.Sub(migrations, k.dir)
 	if err != nil {
 		return fmt.Errorf("ledger: %w", err)
 	}
+	for last := int64(-2); ; {
+		version, err := f.upgrade(ctx, dialect, dir)
+		if err == nil || errors.Is(err, ErrNewer) || version <= last {
+			return err
+		}
+		last = version
+	}
+}
+
+// upgrade migrates, and returns from which schema on; -1: that is not known.
+func (f *file) upgrade(ctx context.Context, dialect goose.Dialect, dir fs.FS) (version int64, err error) {
 	provider, err := goose.NewProvider(dialect, f.db, dir, goose.WithDisableGlobalRegistry(true))
 	if err != nil {
-		return fmt.Errorf("ledger: %w", err)
+		return -1, fmt.Errorf("ledger: %w", err)
 	}
 	version, newest, err := provider.GetVersions(ctx)
 	if err != nil {
-		return f.explain(err)
+		return -1, f.explain(err)
 	}
 	if version > newest {
-		return fmt.Errorf("%w: %s has schema %d, this program knows %d; install the newer program",
+		return version, fmt.Errorf("%w: %s has schema %d, this program knows %d; install the newer program",
 			ErrNewer, f.path, version, newest)
 	}
 	_, err = provider.Up(ctx)
-	return f.explain(err)
+	return version, f.explain(err)
 }
 
 // close ends the writer and closes the database. Only the first call does.
@@ -204,6 +215,8 @@ func (f *file) explain(err error) error {
 	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
 		return fmt.Errorf("%w: %s cannot be read; put back a copy, or move it away to begin anew (%w)",
 			ErrDamaged, f.path, err)
+	case sqlite3.SQLITE_READONLY:
+		return fmt.Errorf("ledger: %s may not be written; give this program the right to write it and its folder (%w)", f.path, err)
 	case sqlite3.SQLITE_FULL:
 		return fmt.Errorf("ledger: no room on the disk of %s; nothing was lost (%w)", f.path, err)
 	case sqlite3.SQLITE_BUSY:

@@ -129,6 +129,8 @@ func (f *file) explainPostgres(err error) error {
 		return fmt.Errorf("%w: %s cannot be read; put back a copy (%w)", ErrDamaged, f.path, oneLine{err})
 	case "53100": // disk_full
 		return fmt.Errorf("ledger: no room on the disk of %s; nothing was lost (%w)", f.path, oneLine{err})
+	case "25006": // read_only_sql_transaction
+		return fmt.Errorf("ledger: %s may not be written; give the address of the server that may, or the right to (%w)", f.path, oneLine{err})
 	case "55P03": // lock_not_available
 		return fmt.Errorf("ledger: %s is held by another process; try again (%w)", f.path, oneLine{err})
 	}

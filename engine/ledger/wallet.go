@@ -21,6 +21,7 @@ type Wallet struct {
 	root seal.PublicKey
 	log  *slog.Logger
 	most int // reports of a backbone that are kept aside
+	keep int // refusals of a hub that are kept, the newest
 	now  func() time.Time
 
 	refused tally
@@ -37,7 +38,7 @@ func OpenWallet(ctx context.Context, path string, root seal.PublicKey, log *slog
 	if err != nil {
 		return nil, err
 	}
-	return &Wallet{file: f, root: root, log: orDiscard(log), most: maxEarly, now: time.Now}, nil
+	return &Wallet{file: f, root: root, log: orDiscard(log), most: maxEarly, keep: maxRefusals, now: time.Now}, nil
 }
 
 // Close closes the file.
@@ -234,9 +235,14 @@ func (w *Wallet) take(ctx context.Context, hub string, after int64, page []verif
 	if err != nil {
 		return false, err
 	}
-	for _, v := range e.news {
+	for n, v := range e.news {
 		w.refused.add(v.err)
-		w.log.Warn("entry refused", "hub", hub, "entry", v.ID, "error", v.err)
+		if n < maxSaid {
+			w.log.Warn("entry refused", "hub", hub, "entry", v.ID, "error", v.err)
+		}
+	}
+	if more := len(e.news) - maxSaid; more > 0 {
+		w.log.Warn("more entries refused; see kvasir ledger top", "hub", hub, "entries", more)
 	}
 	sum.Entries += e.got.Entries
 	sum.Credited += e.got.Credited
@@ -287,6 +293,11 @@ func (e *entering) enter(ctx context.Context, t *tx) error {
 			e.got.Refused++
 		}
 		if err != nil {
+			return err
+		}
+	}
+	if len(e.news) > 0 {
+		if err := forget(ctx, t, e.hub, e.w.keep); err != nil {
 			return err
 		}
 	}
