@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"io"
@@ -99,7 +100,36 @@ func TestWhatNoHandlerHearsOfIsRefusedInOneShape(t *testing.T) {
 				t.Errorf("%.40q: %v: %+v", request, err, body)
 			}
 		}
-		_ = conn.Close() // it may be already
+		_ = res.Body.Close() // it was only read
+		_ = conn.Close()     // it may be already
+	}
+}
+
+// TestPlainTextIsRefusedWhereTLSIsSpoken sends HTTP, and what is neither, to a port of TLS.
+func TestPlainTextIsRefusedWhereTLSIsSpoken(t *testing.T) {
+	s := httptest.NewUnstartedServer(nil)
+	s.StartTLS() // for its certificate
+	defer s.Close()
+	for request, want := range map[string]string{
+		"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n": "https://",
+		"POST /v1/completions HTTP/1.0\r\n\r\n":      "https://",
+		"hello\r\n\r\n":                              "",
+	} {
+		ours, theirs := net.Pipe()
+		over := make(chan error, 1)
+		go func() { // ends when the server has read what it can
+			_, err := lingerer{tls.Server(theirs, s.TLS)}.Read(make([]byte, 10))
+			over <- errors.Join(err, theirs.Close())
+		}()
+		go func() { _, _ = io.WriteString(ours, request) }() // ends with the connection
+		got, _ := io.ReadAll(ours)                           // a pipe that is closed says so in its own way
+		if err := <-over; err == nil {
+			t.Errorf("%q was read", request)
+		}
+		_ = ours.Close()
+		if has := strings.Contains(string(got), "HTTP/1.1 400 "); has != (want != "") || !strings.Contains(string(got), want) {
+			t.Errorf("%q gets %q, want %q", request, got, want)
+		}
 	}
 }
 

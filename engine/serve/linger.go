@@ -1,8 +1,12 @@
 package serve
 
 import (
+	"crypto/tls"
+	"errors"
 	"io"
 	"net"
+	"net/http"
+	"slices"
 	"time"
 )
 
@@ -26,6 +30,21 @@ func (l lingering) Accept() (net.Conn, error) {
 }
 
 type lingerer struct{ net.Conn }
+
+// Read is net.Conn's. Who speaks HTTP where TLS is spoken is told so, and not just cut off.
+func (c lingerer) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	var other tls.RecordHeaderError
+	if errors.As(err, &other) && other.Conn != nil && looksLikeHTTP(other.RecordHeader) {
+		_, _ = other.Conn.Write(ownAnswer(http.StatusBadRequest, "this port speaks TLS: ask it with https://")) // it is cut in any case
+	}
+	return n, err
+}
+
+// looksLikeHTTP reports whether the first bytes of a connection are those of a request.
+func looksLikeHTTP(head [5]byte) bool {
+	return slices.Contains([]string{"GET /", "HEAD ", "POST ", "PUT /", "OPTIO", "DELET"}, string(head[:]))
+}
 
 // Write is net.Conn's.
 func (c lingerer) Write(p []byte) (int, error) {

@@ -31,6 +31,11 @@ func ownError(p []byte) []byte {
 	if status == http.StatusRequestHeaderFieldsTooLarge {
 		why = fmt.Sprintf("the head of the request has more than %d bytes", headBytes)
 	}
+	return ownAnswer(status, why)
+}
+
+// ownAnswer is an answer to a request that no handler hears of, after which the connection is closed.
+func ownAnswer(status int, why string) []byte {
 	f := invalid(status, "", "%s", why)
 	if status >= http.StatusInternalServerError {
 		f.Kind = "server_error"
