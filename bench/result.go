@@ -79,14 +79,14 @@ func (r *dispatchRun) bounded(x *Result, m *measuring, k int, kept []int) {
 }
 
 // share says how near the k-th way came to what its slowest part allows, which follows from the time here.
-func (x *Result) share(m *measuring, k int, kept []int, bound func(home time.Duration) slowest) {
+func (r *Result) share(m *measuring, k int, kept []int, bound func(home time.Duration) slowest) {
 	var list []float64
 	for _, i := range kept {
 		s := bound(m.tallies[0].times[i])
-		x.Bound = s.who
+		r.Bound = s.who
 		list = append(list, s.took.Seconds()/m.tallies[k].times[i].Seconds())
 	}
-	x.Roofline = round(middle(list))
+	r.Roofline = round(middle(list))
 }
 
 // result makes figures of a tally.

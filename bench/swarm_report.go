@@ -171,8 +171,12 @@ func (r *SwarmReport) Words() []string {
 	}
 	churn := "No worker left."
 	if x.Left > 0 {
-		churn = fmt.Sprintf("%d workers left: %d rows were sent again, %.3f %% of all; parts waited %s s for experts that nobody held.",
-			x.Left, x.Lost, 100*x.LostShare, digits(x.Waited))
+		who := fmt.Sprintf("%d workers", x.Left)
+		if x.Left == 1 {
+			who = "1 worker"
+		}
+		churn = fmt.Sprintf("%s left: %d rows were sent again, %.3f %% of all; parts waited %s s for experts that nobody held.",
+			who, x.Lost, 100*x.LostShare, digits(x.Waited))
 	}
 	return append(lines, churn)
 }

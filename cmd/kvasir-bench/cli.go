@@ -20,11 +20,11 @@ type cli struct {
 	Quick   bool     `help:"A small layer and small batches: done within 15 s. Of the gate its counters."`
 	JSON    bool     `name:"json" help:"Print one JSON object; docs/bench-json.md describes it."`
 	Format  string   `help:"How to print: table, or go, the Go benchmark format, which benchstat reads." enum:"table,go" default:"table"`
-	Plot    string   `help:"Folder for plots of what was measured, as SVG; of report docs/benchmarks." placeholder:"DIR"`
+	Plot    string   `help:"Folder for plots, as SVG (dispatch, expert, decode, bars, kernels, model; of report docs/benchmarks)." placeholder:"DIR"`
 	Into    string   `help:"Page that report puts figures into (default BENCHMARKS.md)." placeholder:"FILE"`
 	Judge   bool     `help:"Fail where a bar is missed."`
 	Repeat  number   `help:"Rounds of every batch, pairs of every point (default: as many as --budget allows)." placeholder:"N"`
-	Budget  duration `help:"Time for the whole run (default 1m50s, kernels 2m30s, model and serve 4m, wire 1m, with --quick 10s)." placeholder:"TIME"`
+	Budget  duration `help:"Time for the whole run (default 1m50s, expert and wire 1m, decode 1m40s, kernels 2m30s, model and serve 4m, audit 5m; with --quick up to 10s)." placeholder:"TIME"`
 	Experts number   `help:"Experts of the layer (default 256, with --quick 16)." placeholder:"N"`
 	TopK    number   `name:"topk" help:"Experts a row (default 8)." placeholder:"N"`
 	Hidden  number   `help:"Values a row (default 3072, with --quick 1024)." placeholder:"N"`
@@ -32,13 +32,13 @@ type cli struct {
 	Quant   format   `help:"Format of all weights (default Q4_K)." placeholder:"NAME"`
 	Seed    seed     `help:"Of weights, rows and picks (default 1)." placeholder:"N"`
 
-	RTT     durations `name:"rtt" help:"Emulated round trips between workers and gateway (default 13ms; 0: none)." placeholder:"TIME,TIME" group:"path"`
+	RTT     durations `name:"rtt" help:"Emulated round trips between workers and gateway (default 13ms, of a simulated swarm 30ms; 0: none)." placeholder:"TIME,TIME" group:"path"`
 	Jitter  duration  `help:"Each way is half of it shorter or longer (default none)." placeholder:"TIME" group:"path"`
-	Up      rate      `help:"Bits a second from each worker, such as 100M or 1G (default no limit)." placeholder:"RATE" group:"path"`
-	Down    rate      `help:"Bits a second to each worker (default no limit)." placeholder:"RATE" group:"path"`
+	Up      rate      `help:"Bits a second from each worker, such as 100M or 1G (default no limit, of a simulated swarm 50M)." placeholder:"RATE" group:"path"`
+	Down    rate      `help:"Bits a second to each worker (default no limit, of a simulated swarm 250M)." placeholder:"RATE" group:"path"`
 	Stall   stall     `help:"The path stands still for a while, again and again: 1s/30s (default never)." placeholder:"FOR/EVERY" group:"path"`
-	Workers number    `help:"Workers behind the gateway (default 1)." placeholder:"N" group:"path"`
-	Worker  worker    `help:"cpu: workers compute. stub:CALL+ROW: they take so long a batch and a row, such as stub:1.45ms+16us, and compute nothing. stub:gpu: as a GPU was measured (default cpu)." placeholder:"KIND" group:"path"`
+	Workers number    `help:"Workers behind the gateway (default 1), or simulated (default 100)." placeholder:"N" group:"path"`
+	Worker  worker    `help:"cpu: workers compute. stub:CALL+ROW: they take so long a batch and a row, such as stub:1.45ms+16us, and compute nothing. stub:gpu: as a GPU was measured (default cpu, of a simulated swarm stub:2ms+200us)." placeholder:"KIND" group:"path"`
 	Flights number    `help:"Dispatches under way where they overlap (default as many as hide the way)." placeholder:"N" group:"path"`
 
 	Layers    number  `help:"Layers whose experts are on workers (decode; default all), or that a model has (swarm; default 48)." placeholder:"N" group:"model"`
@@ -52,7 +52,7 @@ type cli struct {
 	Load   duration `help:"Ask three times of what can be answered, for so long (5m; a form of seconds: 10s)." placeholder:"TIME" group:"serve"`
 	Vanish number   `help:"So many clients go in the middle of their streams (1000)." placeholder:"N" group:"serve"`
 
-	Sessions number `help:"Idle sessions (relay; default 500, with --quick 30)." placeholder:"N"`
+	Sessions number `help:"Idle sessions (default 500, with --quick 30)." placeholder:"N" group:"relay"`
 
 	Update    bool   `help:"Write what was measured as the new baselines; needs --why." group:"gate"`
 	Why       string `help:"Why the baselines change; it is written beside them." placeholder:"TEXT" group:"gate"`
@@ -68,36 +68,39 @@ type cli struct {
 
 	Usage helpFlag `name:"help" help:"Print help." short:"h"`
 
-	Scenario string   `arg:"" optional:"" default:"dispatch" help:"What to measure: dispatch, expert, decode, bars, reference, kernels, model, serve, wire, relay, swarm, audit, gate; list names them. report FILE… makes BENCHMARKS.md of what --json has printed; compare OLD NEW sets two runs beside each other."`
+	Scenario string   `arg:"" optional:"" default:"dispatch" help:"What to measure; or list, which names it; report FILE…, which puts what --json has printed into BENCHMARKS.md; compare OLD NEW, which sets two runs beside each other."`
 	Files    []string `arg:"" optional:"" help:"What --json has printed (report, compare)." placeholder:"FILE"`
 }
 
 // Help is printed by kvasir-bench --help.
 func (cli) Help() string {
-	return `The layer has the dimensions of Qwen3.5-122B-A10B and random weights. dispatch computes every batch here, then by workers behind a gateway and a hub at 0 ms, then at each --rtt, in turns; the largest batch also with several dispatches under way. Answers are compared with the local ones, bit for bit; of those with others under way a thirty-second of the rows in turn, the first and the last whole. expert is the same without a network. kernels computes here alone, beside the peak of int8 and the rate of memory. model runs a whole model beside them, and decode has its experts on workers. wire moves bytes over the path between worker and backbone, beside bare TCP. relay keeps many sessions on it, and restarts the hub under them. swarm simulates swarms of up to 10,000 workers. audit computes with and without answers being checked. gate counts and compares with baselines, and fails where something is worse than it was.
+	var list strings.Builder
+	for _, x := range bench.Scenarios() {
+		fmt.Fprintf(&list, "    %-10s%s\n", x.Name, x.Text)
+	}
+	return `Without a scenario it is dispatch: one layer with the dimensions of Qwen3.5-122B-A10B and random weights. Every batch is computed here, by workers behind a gateway and a hub at 0 ms, and by the same at each --rtt, in turns; the largest batch also with several dispatches under way. Answers are compared with those computed here, bit for bit.
 
-Every flag has an environment variable: KVASIR_BATCH is that of --batch. KVASIR_KERNEL chooses the kernels.
+Scenarios:
+
+` + list.String() + `
+A flag that a scenario has no use for is refused. Every flag has an environment variable: KVASIR_BATCH is that of --batch. KVASIR_KERNEL chooses the kernels. Ctrl-C prints what is finished, also as JSON.
 
 Examples:
 
     kvasir-bench --batch 512
     kvasir-bench --quick --rtt 80ms
     kvasir-bench --worker stub:gpu --rtt 13ms,50ms,80ms --up 1G --down 1G --only 1,512
-    kvasir-bench bars --judge
     kvasir-bench expert --preset qwen3-30b --quant Q5_K
-    kvasir-bench kernels
+    kvasir-bench kernels --plot plots
     kvasir-bench decode --rtt 13ms,80ms --sequences 1,8
     kvasir-bench model -m model.gguf --sequences 1,64
-    kvasir-bench serve --judge
-    kvasir-bench serve --load 5m
-    kvasir-bench relay --sessions 500 --judge
-    kvasir-bench --json dispatch > figures.json
+    kvasir-bench serve --load 5m --judge
+    kvasir-bench relay --sessions 500
     kvasir-bench swarm --workers 1000 --rtt 50ms --churn 0.5
-    kvasir-bench gate
     kvasir-bench gate --update --why "answers are packed tighter"
+    kvasir-bench --json > figures.json
     kvasir-bench report figures.json
-    kvasir-bench compare old.json new.json
-    kvasir-bench list`
+    kvasir-bench compare old.json new.json`
 }
 
 // own names the flags that say something to a scenario, beside those of every one. On the command line others
@@ -243,13 +246,15 @@ func parse(args []string, stdout io.Writer, getenv func(string) string) (*cli, e
 	out := &sink{w: stdout}
 	k, err := kong.New(c,
 		kong.Name("kvasir-bench"),
-		kong.Description("Measures what batches of rows cost, here and over a network, and what the kernels make of this machine."),
+		kong.Description("Measures what batches of rows cost, here and over a network."),
 		kong.NoDefaultHelp(),
 		kong.Writers(out, io.Discard),
 		kong.Exit(func(int) { panic("BUG: kong must not end the process") }),
 		kong.ExplicitGroups([]kong.Group{
-			{Key: "path", Title: "Flags of what lies between workers and backbone:"}, {Key: "model", Title: "Flags of model, decode and serve:"},
+			{Key: "path", Title: "Flags of what lies between workers and backbone:"},
+			{Key: "model", Title: "Flags of model, decode and serve:"},
 			{Key: "serve", Title: "Flags of serve:"},
+			{Key: "relay", Title: "Flags of relay:"},
 			{Key: "gate", Title: "Flags of gate:"},
 			{Key: "swarm", Title: "Flags of swarm:"},
 		}),
