@@ -229,17 +229,13 @@ const (
 )
 
 // settle asks for texts until all that was signed, by whatever process, is settled: the worker's probation is over,
-// and what was lost with a process is made up for.
+// and what was lost with a process is made up for. It does not wait for a report, which may have been signed while
+// it asked: it asks again.
 func (f *fourParties) settle(texts map[string]string) {
 	f.t.Helper()
 	client := http.Client{Timeout: patience}
-	for end := time.Now().Add(patience); ; {
-		f.read()
-		w := f.wallet()
-		if w.Pending == 0 && w.Settled > 0 {
-			return
-		}
-		if time.Now().After(end) {
+	for end := time.Now().Add(patience); !f.settled(); {
+		if w := f.wallet(); time.Now().After(end) {
 			f.t.Fatalf("wallet %+v: something stays pending; kept are %d sessions", w, len(f.rows(aBackbone, "backbone.receipts.db", openSessions)))
 		}
 		for prompt, want := range texts {
@@ -248,8 +244,19 @@ func (f *fourParties) settle(texts map[string]string) {
 				f.t.Fatalf("%q becomes %q, local: %q; %v", prompt, text, want, err)
 			}
 		}
-		f.now[aBackbone].awaitMore("report signed")
 	}
+}
+
+// settled reports whether nothing is pending, nor was a hundred reports later.
+func (f *fourParties) settled() bool {
+	f.t.Helper()
+	f.read()
+	if w := f.wallet(); w.Pending > 0 || w.Settled == 0 {
+		return false
+	}
+	time.Sleep(100 * quick.rhythm.Report)
+	f.read()
+	return f.wallet().Pending == 0
 }
 
 // wallet is what the gateway's books have of the worker.
