@@ -127,7 +127,9 @@ func TestExportsOfTheVersionBeforeAreRead(t *testing.T) {
 func FuzzVerifyExport(f *testing.F) {
 	key := seal.NewKey()
 	a := Account{Worker: key.Public(), Sums: Sums{Pending: 7}, Lines: []Line{{Time: epoch, Backbone: key.Public(), Report: 1, Picks: 1, NKVR: 7, State: "pending"}}}
-	for _, export := range []func(seal.Key, time.Time) ([]byte, error){a.JSON, a.CSV} {
+	p := a
+	p.Partial, p.Since, p.Before = true, epoch, Sums{Settled: 3}
+	for _, export := range []func(seal.Key, time.Time) ([]byte, error){a.JSON, a.CSV, p.JSON, p.CSV} {
 		data, err := export(key, epoch)
 		must(f, err)
 		f.Add(data)
