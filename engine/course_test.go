@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -228,4 +230,74 @@ func TestProbationGoesOnAfterARestart(t *testing.T) {
 	if b := v.decided(key); b.Voided != 0 {
 		t.Errorf("%+v", b)
 	}
+}
+
+// TestNothingStaysPendingWhateverRestarts has a backbone, whose rows wait for their judge for some time or other, be
+// stopped or killed at any moment, its disk lose a row now and then, and its worker come and go, at random. At every
+// moment what was signed is what was credited, and in the end, when both have met again, all of it is settled, once.
+func TestNothingStaysPendingWhateverRestarts(t *testing.T) {
+	seed, steps := rand.Uint64(), 10
+	if os.Getenv("KVASIR_SOAK") == "1" {
+		steps = 100
+	}
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	v, key := newTown(t), seal.NewKey()
+	f := v.worker(key, nil)
+	worth := func() (b ledger.Balance) {
+		t.Helper()
+		v.verify()
+		if b = v.balance(key); b.Pending+b.Settled != ledger.NKVR(b.Output)*ledger.Rate || b.Voided+b.Waiting != 0 {
+			t.Fatalf("signed are %d bytes, %+v", b.Output, b)
+		}
+		return b
+	}
+	restart := func(end func()) {
+		end()
+		if rng.IntN(3) == 0 {
+			v.on("DELETE FROM drawn WHERE id % 2 = 0")
+		}
+		v.audit = AuditOptions{Share: 1, Every: 1 << rng.IntN(4), Hold: time.Duration(1+rng.IntN(60)) * time.Millisecond}
+		v.start()
+	}
+	for range steps {
+		switch rng.IntN(6) {
+		case 0:
+			restart(v.stop)
+		case 1, 2:
+			restart(v.kill)
+		case 3:
+			_ = f.stop()
+			f = v.worker(key, nil)
+		default:
+			v.arrives(key)
+		}
+		v.generate(1+rng.IntN(8), 1+rng.IntN(4))
+		worth()
+	}
+	v.audit = AuditOptions{Share: 1, Every: 4, Hold: time.Millisecond}
+	v.stop()
+	v.start()
+	v.arrives(key)
+	a := v.backbone.swarm.auditor
+	v.until("its probation is over, and others are right instead of what was lost", func() bool {
+		v.generate(4, 4)
+		w := v.find(key)
+		return w != nil && w.Wanted == 0 && a.of(key.Public()).Owed() == 0 && v.waits() == 0
+	})
+	v.until("all is credited, and settled", func() bool {
+		b := v.balance(key)
+		return b.Pending == 0 && b.Settled > 0 && v.closed()
+	})
+	if b := worth(); b.Pending != 0 {
+		t.Errorf("seed %d: %+v", seed, b)
+	}
+}
+
+// closed reports whether no session waits that has ended.
+func (v *town) closed() bool {
+	s := v.backbone.swarm
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.judged)+len(s.proving) == 0
 }
