@@ -260,7 +260,7 @@ func (d *Dispatcher) spend(picks int) bool {
 }
 
 // others reports whether all of a job might be computed without but, by those who have not had their turn. To
-// hold the rest of a layer is not enough.
+// hold the rest of a layer is not enough, nor is it to be let prove itself on a few rows of many.
 func (d *Dispatcher) others(j *job, but *Member) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -270,7 +270,11 @@ func (d *Dispatcher) others(j *job, but *Member) bool {
 	var held [moe.MaxExperts / 64]uint64
 	now := time.Now()
 	for _, m := range d.members {
-		if m != but && m.breaker.ask(now) != refuse && !member(j.tried, m) {
+		leave := m.breaker.ask(now)
+		if leave == probe && j.batch.Rows > probeRows {
+			leave = refuse
+		}
+		if m != but && leave != refuse && !member(j.tried, m) {
 			for i, word := range m.set.layer(j.batch.Layer) {
 				held[i] |= word
 			}

@@ -1,6 +1,7 @@
 package batcher
 
 import (
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -50,6 +51,57 @@ func TestWhoJoinsIsAskedForWhatIsWaitedFor(t *testing.T) {
 		warm(t, d, 1)
 		if took := time.Since(began); took > 3*time.Second+2*giveUpFloor {
 			t.Errorf("the call took %v, and somebody else was there after 3s", took)
+		}
+	})
+}
+
+// Who is to prove itself gets a few rows: it is no replica for more than those.
+func TestWhoIsOnProbationIsAReplicaForFewRows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := NewDispatcher(Options{Probation: time.Second})
+		a := d.Join("a", &fake{}, mustAll(1, 32))
+		b := d.Join("b", &fake{}, mustAll(1, 32))
+		for _, tt := range []struct {
+			what  string
+			rows  int
+			after time.Duration
+			want  bool
+		}{
+			{"before it fails", 2 * probeRows, 0, true},
+			{"after it has failed", probeRows, 0, false},
+			{"on probation, many rows", probeRows + 1, time.Second, false},
+			{"on probation, a few rows", probeRows, 0, true},
+		} {
+			if tt.what == "after it has failed" {
+				d.mu.Lock()
+				b.breaker.bad(time.Now(), b.breaker.epoch)
+				d.mu.Unlock()
+			}
+			time.Sleep(tt.after)
+			if got := d.others(&job{batch: smallBatch(tt.rows)}, a); got != tt.want {
+				t.Errorf("%s: there are others is %v, want %v", tt.what, got, tt.want)
+			}
+		}
+	})
+}
+
+// Who waits because the only holder is proving itself goes on as soon as it has.
+func TestTheEndOfAProbationWakesWhoWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := NewDispatcher(Options{})
+		m := d.Join("m", newStub(10*time.Millisecond, 0, 0), mustAll(1, 32))
+		d.mu.Lock()
+		m.breaker.bad(time.Now(), m.breaker.epoch)
+		d.mu.Unlock()
+		time.Sleep(DefaultProbation)
+		began := time.Now()
+		var calls sync.WaitGroup
+		for range 3 {
+			calls.Go(func() { forward(t, d, smallBatch(16)) })
+		}
+		calls.Wait()
+		if took := time.Since(began); took != 20*time.Millisecond {
+			t.Errorf("the calls took %v, want 10 ms for the first and as much for the others", took)
 		}
 	})
 }
