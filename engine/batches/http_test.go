@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -178,6 +179,20 @@ func TestFilesAreListedInPages(t *testing.T) {
 		if list.Err() != nil || got != q.want {
 			t.Errorf("%+v: %q, %v; want %q", q.params, got, list.Err(), q.want)
 		}
+	}
+}
+
+// TestLongFileIsRefusedByItsHead has a client that says how much will come.
+func TestLongFileIsRefusedByItsHead(t *testing.T) {
+	s := openStore(t, folder(t, "sqlite"), newEcho(), fixed)
+	defer closeStore(t, s)
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/files", iotest.ErrReader(errors.New("it was read")))
+	r.Header.Set("Content-Type", "multipart/form-data; boundary=x")
+	r.ContentLength = 2 * MaxBytes
+	w := httptest.NewRecorder()
+	NewHandler(s).ServeHTTP(w, r)
+	if w.Code != http.StatusRequestEntityTooLarge || !strings.Contains(w.Body.String(), `"file: more than 209715200 bytes"`) {
+		t.Errorf("status %d, %s", w.Code, w.Body)
 	}
 }
 
