@@ -71,17 +71,10 @@ func (g Gate) Check() error {
 	return nil
 }
 
-// GateObserver is told what happens during a run, on the goroutine of Run. Its fields may be nil.
-type GateObserver struct {
-	Begin    func(*GateReport)
-	Progress func(done float64, doing string)
-	Line     func(GateLine) // every line, when it is final
-}
-
 // gateRun is a Run under way. One goroutine owns it.
 type gateRun struct {
 	g      Gate
-	o      GateObserver
+	o      Observer[GateReport, GateLine]
 	base   *baselines
 	report GateReport
 
@@ -92,7 +85,7 @@ type gateRun struct {
 }
 
 // Run counts, measures and judges. When ctx ends it returns what is finished together with ctx's error.
-func (g Gate) Run(ctx context.Context, o GateObserver) (*GateReport, error) {
+func (g Gate) Run(ctx context.Context, o Observer[GateReport, GateLine]) (*GateReport, error) {
 	if err := g.Check(); err != nil {
 		return nil, err
 	}
@@ -109,9 +102,7 @@ func (g Gate) Run(ctx context.Context, o GateObserver) (*GateReport, error) {
 		Scenario: GateName, Kernel: kernel.Variant.String(), Threads: runtime.GOMAXPROCS(0), Rounds: g.Rounds,
 		Baselines: r.base.level,
 	}}
-	if o.Begin != nil {
-		o.Begin(&r.report)
-	}
+	o.begin(&r.report)
 	ratios := g.ratios()
 	if g.Counters {
 		ratios = nil
@@ -132,17 +123,13 @@ func (g Gate) Run(ctx context.Context, o GateObserver) (*GateReport, error) {
 }
 
 func (r *gateRun) progress(doing string) {
-	if r.o.Progress != nil {
-		r.o.Progress(float64(r.done)/float64(r.all), doing)
-	}
+	r.o.progress(float64(r.done)/float64(r.all), doing)
 }
 
 func (r *gateRun) line(x GateLine) {
 	r.done++
 	r.report.Lines = append(r.report.Lines, x)
-	if r.o.Line != nil {
-		r.o.Line(x)
-	}
+	r.o.row(x)
 }
 
 // names lists the ratios that are measured.

@@ -26,7 +26,7 @@ func smallGate() Gate {
 
 func mustRunGate(t *testing.T, g Gate) *GateReport {
 	t.Helper()
-	r, err := g.Run(t.Context(), GateObserver{})
+	r, err := g.Run(t.Context(), Observer[GateReport, GateLine]{})
 	if err != nil {
 		t.Fatal(err)
 	}

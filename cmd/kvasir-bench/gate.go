@@ -20,10 +20,10 @@ func (a *app) gate(ctx context.Context, c *cli) error {
 	var report *bench.GateReport
 	err = a.run(ctx, c, func(ctx context.Context, v *view) (measured, error) {
 		var err error
-		report, err = g.Run(ctx, bench.GateObserver{
+		report, err = g.Run(ctx, bench.Observer[bench.GateReport, bench.GateLine]{
 			Progress: v.progress.show,
 			Begin:    func(r *bench.GateReport) { v.begin(gateHead(r), false, func() error { return nil }) },
-			Line: func(x bench.GateLine) {
+			Row: func(x bench.GateLine) {
 				v.do(func() error {
 					_, err := fmt.Fprintln(v.w, x.Sentence())
 					return err

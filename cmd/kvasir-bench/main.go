@@ -39,7 +39,7 @@ const (
 )
 
 // patience is for how long after a signal others are the same one.
-const patience = 500 * time.Millisecond
+const patience = time.Second
 
 // errInterrupted ends a run that the user stopped, by Ctrl-C or SIGTERM.
 var errInterrupted = errors.New("interrupted; what is above is what was finished")
