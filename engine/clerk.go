@@ -60,6 +60,7 @@ type clerk struct {
 	disputed int64
 	trouble  string // what is wrong with the report that was disputed last
 	waiting  int
+	held     ledger.NKVR // that gateways hold back, when the hub was asked last
 }
 
 // begin says that a session begins.
@@ -185,7 +186,13 @@ func (c *clerk) bring(ctx context.Context, said string) string {
 	s, err := c.dial(ctx)
 	if err == nil {
 		err = c.outbox.Flush(ctx, c.hub, func(ctx context.Context, i ledger.Item) (ledger.Given, error) {
-			return giveItem(ctx, s, i)
+			g, err := giveItem(ctx, s, i)
+			if err == nil && g.Refused == "" {
+				c.mu.Lock()
+				c.held = ledger.NKVR(max(0, g.Held))
+				c.mu.Unlock()
+			}
+			return g, err
 		})
 		s.Close()
 	}
@@ -219,6 +226,13 @@ func (c *clerk) standing() (disputed int64, trouble string, waiting int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.disputed, c.trouble, c.waiting
+}
+
+// heldBack is what gateways hold back.
+func (c *clerk) heldBack() ledger.NKVR {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.held
 }
 
 // dialStatements is clerk.dial for a real hub.

@@ -222,3 +222,21 @@ func TestNothingIsSignedForASessionThatNoDiskKnows(t *testing.T) {
 	v.until("all is credited", func() bool { return v.balance(key).Picks == v.picks(key) })
 	v.verify()
 }
+
+// TestAWorkersScreenTellsWhatIsHeldBack has the gateway's owner allow the backbone nothing for a while.
+func TestAWorkersScreenTellsWhatIsHeldBack(t *testing.T) {
+	v := newTown(t)
+	w := v.villager()
+	v.arrives(w.key)
+	wallet, backbone := v.gateway.wallets.wallet, v.backbone.swarm.c.Key.Public()
+	_, err := wallet.Grant(v.ctx, backbone, 0)
+	v.must(err)
+	v.until("it is told", func() bool { v.generate(4, 1); return w.Status().Held > 0 })
+	if b := v.balance(w.key); b.Pending+b.Settled != 0 || b.Waiting < w.Status().Held {
+		t.Errorf("told %v, of %+v", w.Status().Held, b)
+	}
+	_, err = wallet.Grant(v.ctx, backbone, ledger.MaxBalance)
+	v.must(err)
+	v.until("it is told that it is credited", func() bool { v.generate(4, 1); return w.Status().Held == 0 })
+	v.verify()
+}

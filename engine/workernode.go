@@ -239,6 +239,7 @@ type WorkerStatus struct {
 	Pending ledger.NKVR // signed by backbones since the start, and neither settled nor voided
 	Settled ledger.NKVR // that backbones say holds
 	Voided  ledger.NKVR // was pending when a backbone found a row wrong
+	Held    ledger.NKVR // of what was signed, in all: gateways hold it back, for a backbone's limit is reached
 	Mode    ledger.Mode // how the last report says that this worker is checked; 0: none has come
 	Unsaid  int64       // bytes of output of this session for which no receipt has come
 
@@ -251,6 +252,7 @@ type WorkerStatus struct {
 func (n *WorkerNode) Status() WorkerStatus {
 	s := WorkerStatus{Status: n.worker.Status()}
 	s.Disputed, s.Trouble, s.Unread = n.clerk.standing()
+	s.Held = n.clerk.heldBack()
 	n.credit.mu.Lock()
 	defer n.credit.mu.Unlock()
 	s.Pending, s.Settled, s.Voided = n.credit.pending, n.credit.settled, n.credit.voided

@@ -44,10 +44,11 @@ type workerEvent struct {
 	PendingNKVR int64   `json:"pending_nkvr,omitempty"` // signed since the start
 	SettledNKVR int64   `json:"settled_nkvr,omitempty"`
 	VoidedNKVR  int64   `json:"voided_nkvr,omitempty"`
-	Checked     string  `json:"checked,omitempty"`  // sampled, probation, unverified
-	Disputed    int64   `json:"disputed,omitempty"` // reports of backbones, since the start
-	Dispute     string  `json:"dispute,omitempty"`  // what is wrong with the last of them
-	Unread      int     `json:"unread,omitempty"`   // reports that no gateway has read yet
+	HeldNKVR    int64   `json:"held_nkvr,omitempty"` // that gateways hold back, for a backbone's limit is reached
+	Checked     string  `json:"checked,omitempty"`   // sampled, probation, unverified
+	Disputed    int64   `json:"disputed,omitempty"`  // reports of backbones, since the start
+	Dispute     string  `json:"dispute,omitempty"`   // what is wrong with the last of them
+	Unread      int     `json:"unread,omitempty"`    // reports that no gateway has read yet
 	Loaded      int64   `json:"loaded_bytes,omitempty"`
 	Loading     int64   `json:"loading_bytes,omitempty"`
 }
@@ -125,7 +126,7 @@ func (v *workerView) show(s engine.WorkerStatus, rate float64) {
 	v.event(workerEvent{
 		Event: "status", State: s.State.String(), Session: s.Session, Reason: s.Reason, Holds: s.Holds,
 		RowsPerSec: round(rate, 10), Rows: s.Rows, Picks: s.Picks, Units: float64(s.Output) / ledger.UnitBytes,
-		PendingNKVR: int64(s.Pending), SettledNKVR: int64(s.Settled), VoidedNKVR: int64(s.Voided), Checked: checkedText(s),
+		PendingNKVR: int64(s.Pending), SettledNKVR: int64(s.Settled), VoidedNKVR: int64(s.Voided), HeldNKVR: int64(s.Held), Checked: checkedText(s),
 		Disputed: s.Disputed, Dispute: s.Trouble, Unread: s.Unread, Loaded: s.Loaded, Loading: s.Loading,
 	})
 	if v.a.stderr.terminal {
@@ -139,6 +140,9 @@ func (v *workerView) show(s engine.WorkerStatus, rate float64) {
 	}
 	if s.Voided > 0 {
 		attrs = append(attrs, "voided_nkvr", int64(s.Voided))
+	}
+	if s.Held > 0 {
+		attrs = append(attrs, "held_back_nkvr", int64(s.Held), "why_held", "the backbone's limit is reached")
 	}
 	if s.Disputed > 0 {
 		attrs = append(attrs, "disputed", s.Disputed, "dispute", s.Trouble)
@@ -164,7 +168,7 @@ func statusText(s engine.WorkerStatus, rate float64) string {
 		state += ": " + clean(s.Reason)
 	}
 	return joinWords(state, bar(s.Loaded, s.Loading), ledger.FormatUnits(s.Output)+" units",
-		fmt.Sprintf("pending %v", s.Pending), fmt.Sprintf("settled %v", s.Settled), void(s.Voided), whyPending(s.Mode), dispute(s))
+		fmt.Sprintf("pending %v", s.Pending), fmt.Sprintf("settled %v", s.Settled), void(s.Voided), held(s.Held), whyPending(s.Mode), dispute(s))
 }
 
 func dispute(s engine.WorkerStatus) string {
@@ -179,6 +183,14 @@ func void(n ledger.NKVR) string {
 		return ""
 	}
 	return fmt.Sprintf("void %v: a row was wrong", n)
+}
+
+// held says what of all that was signed no gateway has credited.
+func held(n ledger.NKVR) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("held back %v: the backbone's limit is reached", n)
 }
 
 // whyPending says why nothing settles, where that is not just a matter of time.

@@ -94,7 +94,8 @@ func (p *Page) check(id int64, limit int) error {
 	return nil
 }
 
-// Handler serves a hub's feed: GET ?after=ID&seen=HASH&limit=N, answered with a Page as JSON. It asks nobody who
+// Handler serves a hub's feed: GET ?after=ID&seen=HASH&limit=N, answered with a Page as JSON; and takes
+// GET ?held=KEY:NKVR,..., see Holder. It asks nobody who
 // they are: put authentication around it.
 func Handler(h *Hub) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -104,6 +105,10 @@ func Handler(h *Hub) http.Handler {
 			return
 		}
 		query := r.URL.Query()
+		if query.Has("held") {
+			h.serveHeld(w, r, query.Get("held"))
+			return
+		}
 		after, err := strconv.ParseInt(query.Get("after"), 10, 64)
 		if err != nil || after < 0 {
 			http.Error(w, "after is not a number from 0", http.StatusBadRequest)

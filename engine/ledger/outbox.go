@@ -42,6 +42,9 @@ type Given struct {
 	Acknowledged int64  `json:"acknowledged,omitempty"` // all of the session from this one up to this sequence is in a wallet
 	Refused      string `json:"refused,omitempty"`      // it will never be taken, because of this
 
+	// Held is nKVR that gateways hold back of what was signed for the worker who asks: a backbone's limit is reached.
+	Held int64 `json:"held,omitempty"`
+
 	// Newest is the newest report of the session that the hub has, in hexadecimal digits, where this one contradicts
 	// it: a backbone whose disk has refused what it signed, and which was started anew, does not know it.
 	Newest string `json:"newest,omitempty"`
@@ -251,6 +254,9 @@ func (h *Hub) Receive(ctx context.Context, i Item) (g Given, err error) {
 			g.Newest = h.newest(ctx, c.report.Session)
 		}
 		return g, err
+	}
+	if len(i.Statement) > 0 { // of a worker
+		g.Held = int64(h.held(ctx, c.report.Worker))
 	}
 	return g, nil
 }

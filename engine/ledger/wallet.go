@@ -76,8 +76,12 @@ func (w *Wallet) Follow(ctx context.Context, hub string, feed Feed, pause time.D
 	ticker := time.NewTicker(pause)
 	defer ticker.Stop()
 	said := ""
+	var told []Held
 	for {
 		sum, err := w.Poll(ctx, hub, feed)
+		if err == nil {
+			_ = w.tellHeld(ctx, feed, &told) // it is told the next time
+		}
 		if ctx.Err() != nil {
 			return
 		}
