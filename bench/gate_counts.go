@@ -35,8 +35,8 @@ func gateCounters() []gateCounter {
 			add := func(name, text, unit string) {
 				list = append(list, gateCounter{counterName(way, rows, name), of + text, unit})
 			}
-			add("allocs", "allocations a dispatch, all ends", "")
-			add("heap_bytes", "new memory a dispatch, all ends", "B")
+			add("allocs", "allocations a dispatch, all ends, but for one a read of TLS", "")
+			add("heap_bytes", "new memory a dispatch, all ends, likewise", "B")
 			add("out_bytes", "to the worker a row", "B")
 			add("back_bytes", "from the worker a row", "B")
 			add("worker_writes", "writes and frames of the worker a dispatch", "")
@@ -68,18 +68,11 @@ func counterName(way string, rows int, name string) string {
 // then does not show, and what every dispatch does does.
 const gateDispatches = 61
 
-// onlyAdds reports whether chance adds to a count, and takes nothing away: on a busy machine the same bytes come in
-// more reads, each of which may copy, and in package crypto/tls allocates.
-func onlyAdds(name string) bool {
-	return slices.ContainsFunc([]string{"allocs", "heap_bytes", "reads", "copied"}, func(end string) bool {
-		return strings.HasSuffix(name, end)
-	})
-}
-
-// settled is what a dispatch takes, if list has what each of them took: the lower quartile, or, of a count to which
-// chance only adds, the fewest. The first dispatch is no part of that: those before may have left it something.
+// settled is what a dispatch takes, if list has what each of them took: the lower quartile, or, of reads and what they
+// copy, the fewest, since on a busy machine the same bytes come in more of them. The first dispatch is no part of
+// that: those before may have left it something.
 func settled(name string, list []float64) float64 {
-	if onlyAdds(name) && len(list) > 1 {
+	if (strings.HasSuffix(name, "reads") || strings.HasSuffix(name, "copied")) && len(list) > 1 {
 		return slices.Min(list[1:])
 	}
 	return lowerQuartile(list)
@@ -122,8 +115,8 @@ func (r *gateRun) counters(ctx context.Context) error {
 		}
 	}
 	for _, c := range gateCounters() {
-		x := r.base.judgeCounter(c, got[c.name].least)
-		x.bound = got[c.name].bound
+		x := r.base.judgeCounter(c, got.least(c.name))
+		x.bound = got.median(c.name)
 		r.line(x)
 	}
 	return ctx.Err()
@@ -136,30 +129,21 @@ const gateLooks = 5
 // grew reports whether a count of a way is more than its baseline.
 func (r *gateRun) grew(way string, got gateCounts) bool {
 	return slices.ContainsFunc(gateCounters(), func(c gateCounter) bool {
-		return strings.HasPrefix(c.name, way+"_") && r.base.judgeCounter(c, got[c.name].least).Verdict == grew
+		return strings.HasPrefix(c.name, way+"_") && r.base.judgeCounter(c, got.least(c.name)).Verdict == grew
 	})
 }
 
-// gateCounts are what was counted, by name.
-type gateCounts map[string]gateCount
+// gateCounts are what was counted, by name, at each look.
+type gateCounts map[string][]float64
 
-// gateCount is a count that is looked at again and again: the least is judged by what may be the bound of later runs.
-// Chance lowers some counts too, as where two frames go by one write, so that their bound is the most of all looks; of
-// those to which it only adds it is the least.
-type gateCount struct{ least, bound float64 }
+func (c gateCounts) note(name string, v float64) { c[name] = append(c[name], v) }
 
-// note notes a count of a look.
-func (c gateCounts) note(name string, v float64) {
-	before, ok := c[name]
-	switch {
-	case !ok:
-		before = gateCount{v, v}
-	case onlyAdds(name):
-		before.bound = min(before.bound, v)
-	default:
-		before.bound = max(before.bound, v)
-	}
-	c[name] = gateCount{min(before.least, v), before.bound}
+// least is what is judged.
+func (c gateCounts) least(name string) float64 { return slices.Min(c[name]) }
+
+// median is what may be the bound of later runs.
+func (c gateCounts) median(name string) float64 {
+	return slices.Sorted(slices.Values(c[name]))[len(c[name])/2]
 }
 
 // countLocal counts what computing allocates.
@@ -193,8 +177,7 @@ func (l *gateLayer) countWay(ctx context.Context, way string, open func(context.
 	}
 	p.close()
 	left := way + "_slab_bytes"
-	most := max(got[left].least, float64(inUse()-before)) // a leak may be rare
-	got[left] = gateCount{most, most}
+	got[left] = []float64{slices.Max(append(got[left], float64(inUse()-before)))} // a leak may be rare
 	return err
 }
 
@@ -209,15 +192,13 @@ func (l *gateLayer) countDispatches(ctx context.Context, p *gatePath, way string
 	note := func(name string, v int64, per int) {
 		lists[name] = append(lists[name], float64(v)/float64(per))
 	}
-	err := undisturbed(func() error {
+	made, err := newObjects(l.sends, func() error {
 		for range l.sends {
-			a0, w0, b0 := allocatedNow(), p.worker.now(), p.backbone.now()
+			w0, b0 := p.worker.now(), p.backbone.now()
 			if err := l.once(ctx, p.x, rows); err != nil {
 				return err
 			}
-			a, w, b := allocatedNow(), p.worker.now(), p.backbone.now()
-			note("allocs", int64(a.objects-a0.objects), 1)
-			note("heap_bytes", int64(a.bytes-a0.bytes), 1)
+			w, b := p.worker.now(), p.backbone.now()
 			note("out_bytes", w.in-w0.in, rows)
 			note("back_bytes", w.out-w0.out, rows)
 			note("worker_writes", w.writes-w0.writes, 1)
@@ -228,6 +209,8 @@ func (l *gateLayer) countDispatches(ctx context.Context, p *gatePath, way string
 		}
 		return nil
 	})
+	got.note(counterName(way, rows, "allocs"), float64(made.objects))
+	got.note(counterName(way, rows, "heap_bytes"), float64(made.bytes))
 	for name, list := range lists {
 		got.note(counterName(way, rows, name), round(settled(name, list)))
 	}
