@@ -279,14 +279,15 @@ func TestRowsAreJudgedTogether(t *testing.T) {
 		if got := e.judged(); len(got) != 0 {
 			t.Errorf("judged %v at once", got)
 		}
-		send(0, 2)
-		if got := e.judged(); !slices.Equal(got, []int{65}) {
-			t.Errorf("judged %v, want 65 rows", got)
+		send(0, 1)
+		if got := e.judged(); !slices.Equal(got, []int{64}) {
+			t.Errorf("judged %v, want 64 rows", got)
 		}
+		send(0, 1)
 		time.Sleep(10*time.Second + time.Millisecond)
 		synctest.Wait()
-		if got := e.judged(); !slices.Equal(got, []int{65, 5}) {
-			t.Errorf("judged %v after a while, want 5 more", got)
+		if got := e.judged(); len(got) != 3 || got[0] != 64 || got[1]+got[2] != 6 {
+			t.Errorf("judged %v after a while, want 1 and 5 more", got)
 		}
 		stop()
 		<-done
