@@ -15,16 +15,20 @@ type objectSite struct {
 // is the kernel's and the machine's affair.
 const tlsRead = "crypto/tls.(*Conn).readFromUntil"
 
+// leastShare is the part of the calls that has to make an object for it to count.
+const leastShare = 0.4
+
 // newObjects returns what each of so many calls allocates that f makes, by any goroutine: of each place in the code as
-// many objects as calls made on average, to the nearest number; half and less counts as none, as it is of timers that
-// are late. Objects below 16 bytes may share a block of 16, and count when they fill it.
+// many objects as calls made on average, to a whole number. What fewer than two calls in five make is none, as it is of
+// timers that are late. Objects below 16 bytes that hold no pointer share blocks of 16, which count: one of 8 bytes a
+// call is half a block, and so one; smaller ones may not show.
 func newObjects(calls int, f func() error) (a allocated, err error) {
 	defer func(rate int) { runtime.MemProfileRate = rate }(runtime.MemProfileRate)
 	runtime.MemProfileRate = 1
 	before := objectSites()
 	err = undisturbed(f)
 	for site, n := range objectSites() {
-		each := uint64(float64(n-before[site])/float64(calls) + 0.6)
+		each := uint64(float64(n-before[site])/float64(calls) + 1 - leastShare)
 		a.objects += each
 		a.bytes += each * uint64(site.size)
 	}

@@ -140,6 +140,7 @@ func TestWhatIsPendingIsDecidedAfterARestart(t *testing.T) {
 			if guilty := v.backbone.swarm.c.Refuse(seal.Proof{Key: key.Public()}) != nil; guilty != c.cheats {
 				t.Errorf("convicted: %v", guilty)
 			}
+			v.kill()
 			if n := v.on("DELETE FROM drawn"); n != 0 {
 				t.Errorf("%d rows are still kept", n)
 			}

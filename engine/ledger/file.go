@@ -43,8 +43,8 @@ var (
 // file is a database of one of two sorts, which understand the same statements and have the same schema. In
 // both one transaction writes at a time, whoever's it is, and sees all that was written before it.
 //
-// A SQLite file has three connections: the writer's, the checkpointer's, and one that reads. Other processes may have the same file
-// open; a writer waits up to five seconds for another.
+// A SQLite file has three connections: the writer's, the checkpointer's, and one that reads. Other processes may have
+// the same file open; a writer waits up to five seconds for another.
 //
 // A name space in PostgreSQL is shared by several hubs, or several gateways. A writer begins by taking the
 // lock of the name space (pg_advisory_xact_lock), and waits for it up to fifteen seconds. Ids of the rows are
